@@ -644,6 +644,10 @@ pub enum ImportTolerance {
     Unordered,
     /// What rows add may grow as a running total does.
     GrowingSteps,
+    /// Rows that contain others, by their time or as their sum, and rows that overlap count in full.
+    NestedRows,
+    /// A device that has, or follows, the sum of the figures of others counts beside them.
+    Sums,
     /// A running total may begin anew again and again.
     FallingTotals,
 }
@@ -653,6 +657,8 @@ impl From<ImportTolerance> for AcceptedFinding {
         match accept {
             ImportTolerance::Unordered => Self::Unordered,
             ImportTolerance::GrowingSteps => Self::GrowingSteps,
+            ImportTolerance::NestedRows => Self::NestedRows,
+            ImportTolerance::Sums => Self::Sums,
             ImportTolerance::FallingTotals => Self::FallingTotals,
         }
     }

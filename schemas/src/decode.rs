@@ -321,6 +321,9 @@ impl TrainingProgress {
         within("learning_rate", self.learning_rate, 0.0, f64::MAX)?;
         within("loss_scale", self.loss_scale, 0.0, f64::MAX)?;
         list("plasticity", self.plasticity.as_deref())?;
+        for value in self.plasticity.iter().flatten() {
+            within("plasticity", *value, 0.0, f64::MAX)?;
+        }
         list("live_knobs", self.live_knobs.as_deref())?;
         optional_id_of::<PLAIN>("decision_id", self.decision_id.as_deref())?;
         text_of::<PLAIN>("directive_refused", self.directive_refused.as_deref())?;

@@ -16,6 +16,7 @@ pub mod event_log;
 #[doc(hidden)]
 pub mod fast;
 mod fields;
+pub mod figures;
 pub mod fnv;
 pub mod secret_names;
 pub mod time;

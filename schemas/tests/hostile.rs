@@ -1,6 +1,6 @@
 //! What a hostile or broken sender may send: refused with a reason, or read without harm; never a panic.
 
-use eadt_schemas::decode::MAX_VALUE_BYTES;
+use eadt_schemas::decode::{DecodableEvent, MAX_VALUE_BYTES};
 use eadt_schemas::v1::{
     DeadLetterReason, Decision, DeviceIntent, EfficiencyWindow, GpuTelemetry, Model, TrainingProgress, Workload,
 };
@@ -43,6 +43,21 @@ fn impossible_numbers() {
     refused(",\"gpu_index\":-1", DeadLetterReason::Malformed, "invalid value");
     refused(",\"gpu_index\":4294967296", DeadLetterReason::Malformed, "invalid value");
     refused(",\"temperature_celsius\":-300", DeadLetterReason::InvalidValue, "temperature_celsius");
+}
+
+#[test]
+fn each_plasticity_of_a_job_is_checked() {
+    let progress = |entries: &str| {
+        let text =
+            format!(r#"{{"time":"2026-01-02T03:04:05Z","collector":"node-1","workload":"eadt/a","plasticity":[{entries}]}}"#);
+        decode::<TrainingProgress>(text.as_bytes())
+    };
+    assert_eq!(progress("null,0,0.5").unwrap().plasticity, Some(vec![None, Some(0.0), Some(0.5)]));
+    let refusal = progress("null,0.5,-0.1").unwrap_err();
+    assert_eq!((refusal.reason, refusal.field), (DeadLetterReason::InvalidValue, Some("plasticity")));
+    assert_eq!(refusal.detail, "field plasticity: -0.1 is less than 0");
+    let event = TrainingProgress { plasticity: Some(vec![Some(f64::NAN)]), ..progress("0").unwrap() };
+    assert!(event.check().unwrap_err().detail.contains("is not a finite number"));
 }
 
 #[test]

@@ -99,7 +99,7 @@ pub fn run(args: &ReportArgs, program: &ProgramSettings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints two runs side by side. In CSV the notes are apart.
+/// Prints two runs side by side. In CSV, notes on workloads are apart.
 fn print_comparison(args: &ReportArgs, page: Option<AtomicFile>, comparison: &RunComparison<'_>) -> anyhow::Result<()> {
     if let Some(page) = page {
         page.write(&comparison.render_html())?;
@@ -107,7 +107,8 @@ fn print_comparison(args: &ReportArgs, page: Option<AtomicFile>, comparison: &Ru
     let text = match args.format {
         _ if args.json => format!("{}\n", comparison_json(comparison)),
         _ if args.csv => {
-            for note in comparison.notes() {
+            // What could not be read was reported while it was read, and is in the table.
+            for note in comparison.notes().iter().skip(comparison.source_notes.len()) {
                 crate::output::note!("note: {note}");
             }
             comparison_table(comparison).render(OutputFormat::Csv, None)?
@@ -131,11 +132,7 @@ pub fn read(path: &Path, names: &TopicSettings, settings: &ReportSettings) -> an
         reporter = Reporter::default();
     }
     let notes = if log.is_dir() { add_log(&log, names, &mut reporter, archived)? } else { archived?.into_notes() };
-    let mut report = reporter.build_report(settings);
-    for workload in &mut report.workloads {
-        workload.notes.extend(notes.iter().cloned());
-    }
-    Ok(report)
+    Ok(reporter.build_report(settings).with_source_notes(notes))
 }
 
 /// Adds what the log beside an archive has, and returns the notes on both. Records that the archive does not hold yet are in the log;
@@ -244,7 +241,7 @@ fn comparison_json(comparison: &RunComparison<'_>) -> serde_json::Value {
         "rows": comparison.pairs.iter().map(row).collect::<Vec<_>>(),
         "only_this": only(&comparison.only_this),
         "only_other": only(&comparison.only_other),
-        "notes": comparison.notes().last().map_or_else(Vec::new, |note| vec![note.clone()]),
+        "notes": comparison.source_notes.iter().chain(comparison.notes().last()).collect::<Vec<_>>(),
     })
 }
 
@@ -269,7 +266,9 @@ fn comparison_table(comparison: &RunComparison<'_>) -> OutputTable {
         figure("cost"),
         figure("other_co2_grams"),
         figure("co2_grams"),
+        OutputColumn::text("notes", "notes"),
     ];
+    let notes = comparison.source_notes.join("; ");
     let raw = |value: Option<f64>| OutputCell::figure(value, |value| value.to_string());
     let row = |WorkloadPair { this, other, figures }: &WorkloadPair<'_>| {
         let ReportComparison { joules_per_sample, samples_per_second, energy_joules, cost, co2_grams, .. } = figures;
@@ -281,6 +280,7 @@ fn comparison_table(comparison: &RunComparison<'_>) -> OutputTable {
         cells.push(OutputCell::text(format!("{} / {}", origin_word(other.origin), origin_word(this.origin))));
         cells.extend([energy_joules.change_ratio, other.saving_ratio, this.saving_ratio].map(raw));
         cells.extend([cost.other, cost.this, co2_grams.other, co2_grams.this].map(raw));
+        cells.push(OutputCell::text(notes.clone()));
         cells
     };
     OutputTable { columns, rows: comparison.pairs.iter().map(row).collect() }
@@ -422,9 +422,29 @@ mod tests {
         texts.into_iter().map(|text| text.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
     }
 
+    /// Every form of the comparison of a run with itself, with its spaces made alike.
+    fn compared_forms(folder: &Path) -> Vec<String> {
+        let program = crate::settings::load(None, &crate::settings::EnvVariables::default(), &[]).unwrap();
+        let run = read(folder, &program.topics, &ReportSettings::default()).unwrap();
+        let comparison = RunComparison::of(&run, &run);
+        let texts = [
+            comparison.render_text(None),
+            comparison.render_markdown(),
+            comparison.render_html(),
+            comparison_json(&comparison).to_string(),
+            comparison_table(&comparison).render(OutputFormat::Csv, None).unwrap(),
+        ];
+        texts.map(|text| text.split_whitespace().collect::<Vec<_>>().join(" ")).to_vec()
+    }
+
     fn assert_noted(folder: &Path, note: &str) {
         for text in forms(folder) {
             assert!(text.contains(note), "{note}: {text}");
+        }
+        for text in compared_forms(folder) {
+            for run in ["this run", "the other run"] {
+                assert!(text.contains(&format!("{run}: {note}")), "{run}: {note}: {text}");
+            }
         }
     }
 
@@ -467,7 +487,7 @@ mod tests {
             (report.joules_per_sample, report.duration_seconds) = (Some(joules / 1000.0), Some(100.0));
             report
         };
-        EnergyReport { workloads: names.iter().map(of).collect() }
+        EnergyReport { workloads: names.iter().map(of).collect(), ..EnergyReport::default() }
     }
 
     #[test]

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use eadt_bus::{ConsumerRecord, StartOffset, TopicPartition};
 use eadt_report::liveness::silence_limit_seconds;
+use eadt_report::states::RunProgress;
 use eadt_report::{GPUS_WITHOUT_WORKLOAD, ReportSettings, Reporter, SavingSummary, SavingVerdict};
 use eadt_schemas::decode::DecodableEvent;
 use eadt_schemas::envelope::header;
@@ -75,6 +76,7 @@ pub struct WorkloadSeries {
     counters: WorkloadCounters,
     changes: UnmatchedChanges,
     power_watts: Option<f64>,
+    run: RunProgress,
     /// Energy on record, whatever its counter began with: as of its newest report, and the windows since then.
     record_energy_joules: Option<f64>,
     /// Windows that the reporter keeps of it.
@@ -506,6 +508,7 @@ impl ExporterState {
         let Some(series) = self.series(&window.workload) else { return };
         series.on_event(window.origin, window.window_end);
         series.power_watts = window.mean_power_watts;
+        series.run.add(window);
         series.first_window = Some(series.first_window.map_or(window.window_start, |first| first.min(window.window_start)));
         series.last_window = series.last_window.max(Some(window.window_end));
         series.window_seconds = window.window_end.seconds_since(window.window_start);
@@ -622,13 +625,13 @@ impl ExporterState {
         gpu.samples.retain(|_, known| sample.time.seconds_since(known.time) < GONE_SECONDS);
     }
 
-    /// Takes from those who are gone what is of the present only: the power of workloads, and the places of GPUs that others wait
-    /// for.
+    /// Takes from those who are gone, or whose job has ended, what is of the present only: the power of workloads, and the places of
+    /// GPUs that others wait for.
     fn settle(&mut self, at: Instant) {
         for series in self.workloads.values_mut() {
             let quiet = series.newest_event().and_then(|time| self.window_clocks.seconds_since(series.origin, time, at));
             series.is_silent = quiet.is_some_and(|seconds| seconds > silence_limit_seconds(series.window_seconds));
-            if series.is_silent {
+            if quiet.is_some_and(|seconds| !series.run.runs_now(series.window_seconds, seconds)) {
                 series.power_watts = None;
             }
         }

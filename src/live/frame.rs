@@ -1,7 +1,10 @@
 //! The content of one frame: taken from the tally, and kept while the view is paused.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
 use eadt_report::states::ChangeFate;
-use eadt_report::{ChangeRecord, GPUS_WITHOUT_WORKLOAD, SavingSummary, WorkloadReport, units};
+use eadt_report::{ChangeRecord, GPUS_WITHOUT_WORKLOAD, SavingSummary, WindowRow, WorkloadReport, units};
 use eadt_schemas::EventTime;
 use eadt_schemas::counts::counted;
 use eadt_schemas::v1::{ChangeValidation, ControllerAction, Decision, Origin};
@@ -73,7 +76,7 @@ pub struct ViewFrame {
     pub origin: Option<Origin>,
     pub mixed: bool,
     pub rows: Vec<WorkloadRow>,
-    /// The power of all workloads together that are not silent; `None`: of none it is known.
+    /// The power of all workloads together that run; `None`: of none it is known.
     pub power_watts: Option<f64>,
     pub summary: SavingSummary,
     pub counts: ViewCounts,
@@ -161,7 +164,10 @@ impl WorkloadDetails {
     /// Returns the details; `None`: nothing is known of such a workload.
     pub fn of(tally: &LiveTally, name: &str) -> Option<Self> {
         let row = tally.workloads.get(name)?;
-        let report = tally.by_window(name).unwrap_or_default();
+        let mut report = tally.by_window(name).unwrap_or_default();
+        if name == GPUS_WITHOUT_WORKLOAD {
+            report.by_window = report.by_window.map(add_up_devices);
+        }
         let decided = |decision: &Decision| DecidedChange { decision: decision.clone(), fate: row.fates.get(&decision.id) };
         let decisions: Vec<DecidedChange> = row.recent.iter().map(decided).collect();
         let changes = tally.changes(name);
@@ -177,6 +183,28 @@ impl WorkloadDetails {
         let earlier = self.earlier + count_changes(&self.decisions[..hidden]);
         (earlier > 0).then(|| format!("{earlier} earlier: eadt get decisions {}", redact::escape_line(&self.name)))
     }
+}
+
+/// Adds up the windows of GPUs without a workload: each has windows of its own.
+fn add_up_devices(rows: Vec<WindowRow>) -> Vec<WindowRow> {
+    let add = |sum: &mut Option<f64>, value: Option<f64>| {
+        *sum = sum.zip(value).map(|(sum, value)| sum + value).or(*sum).or(value);
+    };
+    let mut sums: BTreeMap<EventTime, WindowRow> = BTreeMap::new();
+    for row in rows {
+        match sums.entry(row.window_start) {
+            Entry::Vacant(entry) => {
+                entry.insert(row);
+            }
+            Entry::Occupied(mut entry) => {
+                let sum = entry.get_mut();
+                add(&mut sum.energy_joules, row.energy_joules);
+                add(&mut sum.mean_power_watts, row.mean_power_watts);
+                add(&mut sum.run_mean_power_watts, row.run_mean_power_watts);
+            }
+        }
+    }
+    sums.into_values().collect()
 }
 
 /// Returns how many of these change or judge something.

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use eadt_report::{SavingSummary, SavingVerdict, units};
 use eadt_schemas::counts::counted;
+use eadt_schemas::figures::format_signed_percent;
 
 use super::frame::{ViewCounts, ViewFrame};
 use super::origin_word;
@@ -73,7 +74,7 @@ fn saved(summary: &SavingSummary, partial: bool) -> String {
     if ratio < 0.0 {
         return format!("used {:.1} %{error} more in {part}", -100.0 * ratio);
     }
-    format!("saved {:+.1} %{error} of {part}", 100.0 * ratio)
+    format!("saved {}{error} of {part}", format_signed_percent(ratio, 1))
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ use eadt_report::states::{ChangeFate, HOLD_OUT, verdict_of_action};
 pub use eadt_report::words::origin_word;
 use eadt_report::{units, words};
 use eadt_schemas::counts::counted;
+use eadt_schemas::figures::format_signed_percent;
 use eadt_schemas::v1::{ControllerAction, Decision, Layout};
 use frame::DecidedChange;
 
@@ -80,8 +81,22 @@ pub fn layout_words(layout: &Layout) -> Option<String> {
 
 /// Returns a saving with its error and the part that it is of: `+16.9 ±1.2 of 98 %`.
 pub fn saving_text(saving: tally::WorkloadSaving) -> String {
-    let ratio = 100.0 * saving.ratio;
+    let ratio = format_signed_percent(saving.ratio, 1);
     let error = saving.ratio_error.map_or_else(String::new, |error| format!(" ±{:.1}", 100.0 * error));
     let of = saving.compared_ratio.map_or_else(String::new, |part| format!(" of {:.0} %", 100.0 * part));
-    format!("{ratio:+.1} %{error}{of}")
+    format!("{ratio}{error}{of}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_saving_that_rounds_to_zero_has_no_sign() {
+        let text = |ratio: f64| {
+            let saving = tally::WorkloadSaving { joules: -1.0, ratio, ratio_error: Some(0.012), compared_ratio: None };
+            saving_text(saving)
+        };
+        assert_eq!([-0.000_4, 0.000_4, 0.169].map(text), ["0.0 % ±1.2", "0.0 % ±1.2", "+16.9 % ±1.2"]);
+    }
 }

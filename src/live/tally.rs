@@ -8,7 +8,7 @@ use eadt_report::states::{
     ChangeFate, ChangeFates, ChangeProgress, RunProgress, WindowPresence, WorkloadStatus, decision_takes_back, may_be_changed,
 };
 use eadt_report::{
-    ChangeRecord, GPUS_WITHOUT_WORKLOAD, ReportBreakdown, ReportSettings, Reporter, SavingSummary, WorkloadReport,
+    ChangeRecord, GPUS_WITHOUT_WORKLOAD, IdleGpus, ReportBreakdown, ReportSettings, Reporter, SavingSummary, WorkloadReport,
 };
 use eadt_schemas::v1::{
     Actuation, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Layout, Origin, WindowKind, Workload,
@@ -21,6 +21,8 @@ use super::event_line::is_change;
 const RECENT: usize = 50;
 /// Time for bringing savings up to date before a frame; what is left comes before the next one.
 const REFRESH: Duration = Duration::from_millis(100);
+/// State of GPUs without a workload.
+const WITHOUT_WORK: &str = "without work";
 
 /// Counts and figures of everything seen so far.
 #[derive(Debug, Default)]
@@ -93,6 +95,8 @@ pub struct WorkloadTally {
     /// Id of the newest change or verdict, if it is a change.
     newest_change: Option<String>,
     run: RunProgress,
+    /// Sums over GPUs without a workload; absent for workloads.
+    idle: Option<IdleGpus>,
 }
 
 impl LiveTally {
@@ -165,22 +169,33 @@ impl LiveTally {
         window.is_some_and(|((start, end), now)| now.seconds_since(end) <= silence_limit_seconds(end.seconds_since(start)))
     }
 
-    /// Returns whether the figures of a workload's newest window are shown: a silent one takes no power now. Those of a record
-    /// that has ended are its last ones.
-    pub fn shows_newest(&self, row: &WorkloadTally) -> bool {
-        self.has_ended || self.is_live(row)
+    /// Returns whether a workload takes power now: it is not silent, and its job has not ended.
+    fn runs_now(&self, row: &WorkloadTally) -> bool {
+        let Some(((start, end), now)) = row.newest_window.zip(self.now) else { return false };
+        match &row.idle {
+            Some(idle) => idle.power_now(now).is_some(),
+            None => row.run.runs_now(end.seconds_since(start), now.seconds_since(end)),
+        }
     }
 
-    /// Returns the power in the newest windows of all workloads that are not silent; `None`: of none it is known. That of GPUs
-    /// without a workload is not in it: each of these has a window of its own. Nor is that of GPUs whose job has ended.
+    /// Returns whether the figures of a workload's newest window are shown: those of the present. Those of a record that has ended
+    /// are its last ones.
+    pub fn shows_newest(&self, row: &WorkloadTally) -> bool {
+        self.has_ended || self.runs_now(row)
+    }
+
+    /// Returns the power in the newest windows of all workloads that run; `None`: of none it is known. That of GPUs without a
+    /// workload is not in it, nor that of GPUs whose job has ended.
     pub fn power(&self) -> Option<f64> {
-        let workloads = self.workloads.iter().filter(|(name, _)| *name != GPUS_WITHOUT_WORKLOAD);
-        let live = workloads.map(|(_, row)| row).filter(|row| self.is_live(row) && !row.run.has_ended());
-        live.filter_map(|row| row.power_watts).reduce(|sum, watts| sum + watts)
+        let running = self.workloads.values().filter(|row| row.idle.is_none() && self.runs_now(row));
+        running.filter_map(|row| row.power_watts).reduce(|sum, watts| sum + watts)
     }
 
     /// Returns the state of a workload in a word, in the words of the web page.
     pub fn state(&self, row: &WorkloadTally) -> &'static str {
+        if row.idle.is_some() && !self.has_ended {
+            return if self.runs_now(row) { WITHOUT_WORK } else { WorkloadStatus::Silent.word() };
+        }
         let window = match row.newest_window {
             _ if self.has_ended => WindowPresence::Ended,
             None => WindowPresence::None,
@@ -231,13 +246,17 @@ impl LiveTally {
         self.since = Some(self.since.map_or(window.window_start, |since| since.min(window.window_start)));
         let row = self.row(&window.workload);
         row.newest_window = row.newest_window.max(Some((window.window_start, window.window_end)));
+        row.window_origin = row.window_origin.max(Some(window.origin));
+        if window.workload == GPUS_WITHOUT_WORKLOAD {
+            row.add_idle(window);
+            return;
+        }
         row.power_watts = window.mean_power_watts;
         row.samples_per_second = window.samples_per_second;
         row.joules_per_sample = window.energy_per_sample();
         row.restarted = window.has_restart();
         row.run.add(window);
         row.gpus = window.meter.is_of_gpu().then_some(window.gpus);
-        row.window_origin = row.window_origin.max(Some(window.origin));
     }
 
     pub fn decision(&mut self, decision: &Decision) {
@@ -274,6 +293,13 @@ impl LiveTally {
 }
 
 impl WorkloadTally {
+    /// Adds a window of a GPU without a workload: each has windows of its own.
+    fn add_idle(&mut self, window: &EfficiencyWindow) {
+        let idle = self.idle.get_or_insert_default();
+        idle.add(window);
+        (self.power_watts, self.gpus) = idle.last_power().unzip();
+    }
+
     pub fn saving(&self) -> Option<WorkloadSaving> {
         WorkloadSaving::of(self.report.as_ref()?)
     }
@@ -551,6 +577,11 @@ mod tests {
         }
         let frame = crate::live::frame::ViewFrame::of(&tally, None);
         assert_eq!((frame.rows.len(), frame.load()), (2, ["1 workload".to_owned(), "100 W".to_owned()]));
+        let gpus = &frame.rows[0];
+        assert_eq!((&*gpus.name, gpus.power_watts, gpus.gpus, gpus.state), ("gpus", Some(130.0), Some(2), "without work"));
+        let details = WorkloadDetails::of(&tally, "gpus").unwrap();
+        let powers: Vec<_> = details.report.by_window.unwrap().into_iter().map(|row| row.mean_power_watts).collect();
+        assert_eq!(powers, [Some(130.0)], "one sum a window in the chart");
     }
 
     #[test]
@@ -608,6 +639,42 @@ mod tests {
     }
 
     #[test]
+    fn a_job_takes_no_power_from_the_window_in_which_it_ends() {
+        let metrics = eadt_service::MetricsRegistry::default();
+        let exporter = crate::live::exporter::Exporter::new(&metrics, crate::settings::MetricsSettings::default());
+        let mut tally = LiveTally::default();
+        // One GPU, and jobs one after the other: each ends 10 s into its second window.
+        for minute in 0..20 {
+            for (job, run_seconds) in [(minute - 1, 10.0), (minute, 50.0)].into_iter().filter(|(job, _)| *job >= 0) {
+                let value = serde_json::to_vec(&EfficiencyWindow {
+                    id: format!("q/{job:02}@{minute}"),
+                    workload: format!("q/{job:02}"),
+                    window_start: at(60 * minute),
+                    window_end: at(60 * minute + 60),
+                    run_declared: true,
+                    run_seconds,
+                    mean_power_watts: Some(300.0),
+                    samples_per_second: Some(2.0),
+                    ..EfficiencyWindow::default()
+                });
+                let value = value.unwrap();
+                tally.take(Topic::EfficiencyWindows, &value);
+                exporter.take(Topic::EfficiencyWindows, &value);
+            }
+            let rows = crate::live::frame::rows(&tally);
+            let running: Vec<_> = rows.iter().filter(|row| row.power_watts.is_some()).collect();
+            let is_over = |row: &&crate::live::frame::WorkloadRow| row.state == "ended";
+            assert!(running.len() == 1 && !running.iter().any(is_over), "{minute}: {rows:?}");
+            assert!(rows.iter().filter(is_over).all(|row| row.samples_per_second.is_none()), "{minute}: {rows:?}");
+        }
+        while exporter.refresh() {}
+        let text = metrics.text();
+        let exported: Vec<&str> = text.lines().filter(|line| line.starts_with("eadt_workload_power_watts{")).collect();
+        let last = "eadt_workload_power_watts{namespace=\"q\",workload=\"19\",origin=\"measured\"} 300.0";
+        assert_eq!((exported, tally.power()), (vec![last], Some(300.0)));
+    }
+
+    #[test]
     fn a_state_separates_what_runs_from_what_is_silent_or_over() {
         let window = |workload: &str, minute: i64, minutes: i64| EfficiencyWindow {
             id: format!("{workload}@{minute}"),
@@ -644,8 +711,8 @@ mod tests {
         assert_eq!(states(&tally)[2].1, "steady");
         tally.window(&run(0.0));
         assert_eq!(
-            (states(&tally)[2].1, tally.power()),
-            ("ended", Some(200.0)),
+            (&states(&tally)[2], tally.power()),
+            (&state("t/now", "ended", None), Some(200.0)),
             "its job has ended, and its GPU is without work"
         );
         tally.has_ended = true;

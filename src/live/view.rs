@@ -4,6 +4,7 @@ use eadt_report::states::{ChangeFate, decision_takes_back};
 use eadt_report::{SavingVerdict, units};
 use eadt_schemas::EventTime;
 use eadt_schemas::counts::counted;
+use eadt_schemas::figures::format_signed_percent;
 use eadt_schemas::v1::{ChangeValidation, ControllerAction, Origin};
 use eadt_service::redact;
 use ratatui::Frame;
@@ -205,7 +206,7 @@ fn saved_parts(picture: &ViewFrame) -> Vec<String> {
     let saved = if ratio < 0.0 {
         format!("used {:.1} %{error} more{unclear}", -100.0 * ratio)
     } else {
-        format!("saved {:+.1} %{error}{unclear}", 100.0 * ratio)
+        format!("saved {}{error}{unclear}", format_signed_percent(ratio, 1))
     };
     if summary.is_whole() {
         return vec![saved];

@@ -8,11 +8,11 @@ use std::path::PathBuf;
 
 use eadt_bus::kafka::Secret;
 #[cfg(feature = "otlp")]
+use eadt_service::files::{SMALL_BYTES, pem};
+#[cfg(feature = "otlp")]
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 #[cfg(feature = "otlp")]
 use rustls::RootCertStore;
-#[cfg(feature = "otlp")]
-use rustls::pki_types::{CertificateDer, pem::PemObject};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 #[cfg(feature = "otlp")]
@@ -106,13 +106,11 @@ fn authorities(file: &Path) -> Result<RootCertStore, String> {
         let advice = "name a PEM file with the certificate of the receiver's authority";
         format!("{OTLP_CERTIFICATE}={} cannot be used: {why}: {advice}", file.display())
     };
-    let text = eadt_service::files::read_bytes(file, eadt_service::files::SMALL_BYTES).map_err(|error| refused(&error))?;
     let mut authorities = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(&text) {
-        let certificate = certificate.map_err(|error| refused(&error))?;
+    for certificate in pem::read_certificates(file, SMALL_BYTES).map_err(|error| refused(&error))? {
         authorities.add(certificate).map_err(|error| refused(&error))?;
     }
-    if authorities.is_empty() { Err(refused(&"it has no certificate")) } else { Ok(authorities) }
+    Ok(authorities)
 }
 
 /// Reads `name=value,…`, values in percent encoding. Errors never show a value.
@@ -204,9 +202,9 @@ mod tests {
         assert_eq!(read.authorities.unwrap().len(), 2);
         for (file, error) in [
             (dir.path().join("missing.pem"), "No such file"),
-            (file("empty.pem", ""), "it has no certificate"),
-            (file("key.pem", &made.signing_key.serialize_pem()), "it has no certificate"),
-            (file("cut.pem", &two[..two.len() / 4]), "missing section end"),
+            (file("empty.pem", ""), "it holds no PEM certificate"),
+            (file("key.pem", &made.signing_key.serialize_pem()), "it holds no PEM certificate"),
+            (file("cut.pem", &two[..two.len() / 4]), "it is no PEM"),
             (file("other.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), "invalid peer certificate"),
         ] {
             let message = receiver("https://collector:4318", &file).unwrap_err();

@@ -126,10 +126,8 @@ pub async fn run(args: &UpArgs, mut settings: ProgramSettings, shutdown: Shutdow
     let embedded = settings.bus.brokers.is_empty();
     let real_duration = args.simulation.duration.filter(|_| !simulated);
     let (bus, log) = open_bus(&settings, simulated, &clock)?;
-    apply_topics(&*bus, &settings)?;
-    // An archive that this log cannot go on with is reported once, before anything runs on it.
-    let (archiver, prefix, log_of) = (settings.archiver.clone(), settings.topics.prefix.clone(), bus.clone());
-    tokio::task::spawn_blocking(move || eadt_archiver::check(&archiver, &prefix, &*log_of)).await??;
+    let (of_log, settings_of_log) = (bus.clone(), settings.clone());
+    tokio::task::spawn_blocking(move || prepare_log(&*of_log, &settings_of_log)).await??;
     let before = if embedded { archive_positions(&*bus, &settings)? } else { Vec::new() };
 
     // Heartbeats follow the clock that stamps the log.
@@ -449,6 +447,12 @@ pub fn spawn_simulator(
     Ok(cluster)
 }
 
+/// Makes the topics. An archive that this log cannot go on with is reported first, before anything is made or runs.
+fn prepare_log(bus: &dyn Bus, settings: &ProgramSettings) -> anyhow::Result<()> {
+    eadt_archiver::check(&settings.archiver, &settings.topics.prefix, bus)?;
+    apply_topics(bus, settings)
+}
+
 /// Creates what is missing; of an existing layout only settings are mended.
 fn apply_topics(bus: &dyn Bus, settings: &ProgramSettings) -> anyhow::Result<()> {
     let names = &settings.topics;
@@ -477,4 +481,34 @@ fn spawn_maintenance(keepers: &mut Supervisor, log: EmbeddedLog, now: NowFn, shu
             }
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use eadt_bus::embedded::EmbeddedOptions;
+
+    use super::*;
+
+    #[test]
+    fn an_archive_that_the_log_cannot_go_on_with_is_reported_before_anything_is_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
+        let log = EmbeddedLog::open(&folder.path().join("log"), options).unwrap();
+        let [foreign, file, own] = ["foreign", "file", "own"].map(|name| folder.path().join(name));
+        std::fs::create_dir_all(foreign.join("_archived")).unwrap();
+        std::fs::write(foreign.join("_archived/group+other"), "").unwrap();
+        std::fs::write(&file, "").unwrap();
+        let at = |location: &std::path::Path| {
+            let mut settings = ProgramSettings::default();
+            settings.archiver.location = location.to_str().unwrap().to_owned();
+            prepare_log(&log, &settings).map_err(|error| error.to_string())
+        };
+        for (location, message) in [(&foreign, "archivers of another consumer group"), (&file, "it is a file, not a folder")] {
+            let error = at(location).unwrap_err();
+            assert!(error.contains(message), "{error}");
+            assert!(log.topics("").unwrap().is_empty(), "{message}");
+        }
+        at(&own).unwrap();
+        assert!(!log.topics("").unwrap().is_empty() && !own.exists());
+    }
 }

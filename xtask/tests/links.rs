@@ -127,6 +127,31 @@ fn every_file_that_the_pages_for_contributors_name_is_there() {
     assert_eq!(missing_code(root(), text), ["gone.rs", "crates/gone/src/lib.rs", "lone.rs"]);
 }
 
+/// Returns the links of the page at `path` that lead to source code. Settings, manifests and scripts to install are none.
+fn links_to_code(path: &Path, text: &str) -> Vec<String> {
+    const SOURCES: [&str; 6] = ["src", "crates", "services", "tests", "xtask", "python"];
+    let is_code = |target: &String| {
+        let to = resolve(path.parent().unwrap_or(Path::new("")), target.split('#').next().unwrap_or_default());
+        let is_page = to.extension().is_some_and(|extension| extension == "md");
+        let is_manifest = to == Path::new("Cargo.toml") || to == Path::new("build.rs");
+        !target.contains("://") && (is_manifest || !is_page && SOURCES.iter().any(|folder| to.starts_with(folder)))
+    };
+    targets(text).into_iter().filter(is_code).map(|target| format!("{}: {target}", path.display())).collect()
+}
+
+#[test]
+fn no_link_of_the_documentation_leads_to_source_code() {
+    let documents = pages().into_iter().filter(|path| path.starts_with("docs") && path != Path::new("docs/architecture.md"));
+    let read = |path: PathBuf| links_to_code(&path, &fs::read_to_string(root().join(&path)).unwrap());
+    let links: Vec<String> = documents.flat_map(read).collect();
+    assert!(links.is_empty(), "links to source code:\n{}", links.join("\n"));
+    let text = "[a](../../Cargo.toml) [b](../../python/README.md) [c](../../crates/core/src/lib.rs#L1) [d](../../configs/a.toml) [e](../use)";
+    assert_eq!(
+        links_to_code(Path::new("docs/use/a.md"), text),
+        ["docs/use/a.md: ../../Cargo.toml", "docs/use/a.md: ../../crates/core/src/lib.rs#L1"]
+    );
+}
+
 #[test]
 fn every_relative_link_of_every_page_leads_somewhere() {
     let read = |path: &PathBuf| broken(root(), path, &fs::read_to_string(root().join(path)).unwrap());

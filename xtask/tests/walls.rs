@@ -243,8 +243,9 @@ fn shared_crates_do_not_know_what_is_above_them() {
         ("eadt-schemas", [].as_slice()),
         ("eadt-core", &["eadt-models", "eadt-schemas"]),
         ("eadt-faults", &[]),
+        ("eadt-files", &[]),
         ("eadt-tasks", &[]),
-        ("eadt-bus", &["eadt-faults", "eadt-schemas", "eadt-tasks"]),
+        ("eadt-bus", &["eadt-faults", "eadt-files", "eadt-schemas", "eadt-tasks"]),
         ("eadt-lake", &["eadt-schemas"]),
         ("eadt-recordings", &["eadt-schemas"]),
         ("eadt-html", &["eadt-schemas"]),
@@ -255,7 +256,7 @@ fn shared_crates_do_not_know_what_is_above_them() {
         ("eadt-models", &[]),
         ("eadt-tune", &["eadt-html", "eadt-models", "eadt-recordings", "eadt-schemas"]),
         ("eadt-cluster", &["eadt-schemas"]),
-        ("eadt-service", &["eadt-schemas", "eadt-tasks"]),
+        ("eadt-service", &["eadt-files", "eadt-schemas", "eadt-tasks"]),
         ("eadt-nvml", &["eadt-schemas"]),
     ] {
         let used = workspace.direct(crate_name);

@@ -7,6 +7,7 @@ use eadt_core::controller::{ControllerName, ControllerSettings};
 use eadt_html::END;
 use eadt_report::{ReportBreakdown, ReportSettings, WorkloadReport};
 use eadt_schemas::counts::counted;
+use eadt_schemas::figures::{format_percent, format_signed};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -306,11 +307,11 @@ macro_rules! put {
 }
 
 fn percent(ratio: Option<f64>, digits: usize) -> String {
-    ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{:.digits$} %", 100.0 * ratio))
+    ratio.map_or_else(|| "-".to_owned(), |ratio| format_percent(ratio, digits))
 }
 
 fn points(ratio: Option<f64>) -> String {
-    ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{:+.2}", 100.0 * ratio))
+    ratio.map_or_else(|| "-".to_owned(), |ratio| format_signed(100.0 * ratio, 2))
 }
 
 const HEAD: [&str; 10] = [

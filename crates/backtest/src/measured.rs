@@ -1,7 +1,7 @@
 //! Controllers on boards that somebody measured: a sweep of a power cap or a clock is the plant.
 //!
 //! In: tables of settings with the time and energy of a fixed amount of work. Out: what each controller saves and what it
-//! costs in throughput, beside the best setting of the same table. Between two measured settings time and power go in a
+//! costs in throughput, beside the best setting of the same board. Between two measured settings time and power go in a
 //! straight line; beyond them nothing is known, so a board has no setting there. Instrument readings have noise by
 //! seed; counts have none. A table has no figures of other layouts: a change to one is refused.
 //!
@@ -73,6 +73,8 @@ const REFERENCE_RATE: f64 = 100.0;
 const POWER_NOISE: f64 = 0.005;
 /// Standard deviation of the throughput that a window shows.
 const RATE_NOISE: f64 = 0.015;
+/// Throughput below the floor, over that at the highest setting, that still counts as on it: of controllers and of the oracle.
+const FLOOR_TOLERANCE: f64 = 0.01;
 const WINDOW_SECONDS: f64 = 60.0;
 const DAY_SECONDS: f64 = 86_400.0;
 /// 2026-01-01, so that nothing outside decides.
@@ -125,12 +127,25 @@ impl MeasuredBoard {
         (REFERENCE_RATE * self.top().duration_seconds / seconds, power_a + part * (power_b - power_a))
     }
 
-    /// Returns the measured setting of least energy per sample among those that keep the throughput.
+    /// Returns the setting of least energy per sample among those that keep the throughput, measured ones and those between.
     fn best(&self, max_slowdown_ratio: f64) -> f64 {
-        let floor = REFERENCE_RATE * (1.0 - max_slowdown_ratio) - 1e-9;
-        let keeps = |point: &&SweepPoint| self.at(point.setting).0 >= floor;
-        let best = self.points.iter().filter(keeps).min_by(|a, b| a.energy_joules.total_cmp(&b.energy_joules));
-        best.map_or(self.top().setting, |point| point.setting)
+        let floor = REFERENCE_RATE * (1.0 - max_slowdown_ratio);
+        let joules_per_sample = |setting: f64| {
+            let (rate, watts) = self.at(setting);
+            watts / rate
+        };
+        // Time × power, each in a straight line, is least at an end of the line: at a measured setting, or at the floor.
+        let at_floor = |pair: &[SweepPoint]| {
+            let (a, b) = (pair[0], pair[1]);
+            let longest_seconds = REFERENCE_RATE * self.top().duration_seconds / floor;
+            let part = (longest_seconds - a.duration_seconds) / (b.duration_seconds - a.duration_seconds);
+            (part > 0.0 && part < 1.0).then_some(a.setting + part * (b.setting - a.setting))
+        };
+        let between = self.points.windows(2).filter_map(at_floor);
+        let all = self.points.iter().map(|point| point.setting).chain(between);
+        let keeps = |setting: &f64| self.at(*setting).0 >= floor - 1e-9;
+        let best = all.filter(keeps).min_by(|a, b| joules_per_sample(*a).total_cmp(&joules_per_sample(*b)));
+        best.unwrap_or(self.top().setting)
     }
 
     /// Returns the job as its objects would have it: one process on one GPU, and the range of the table as bounds.
@@ -307,13 +322,15 @@ impl MeasuredBacktestPlan {
         let oracle: Vec<f64> = of(Contender::Oracle).map(|row| row.saving_ratio.mean).collect();
         let oracle = oracle.iter().sum::<f64>() / oracle.len() as f64;
         let saving_ratio = SeedSpread::of(&saving, false)?;
+        // The oracle is on this bound, but for rounding.
+        let tolerated = self.settings.max_slowdown_ratio + FLOOR_TOLERANCE + 1e-9;
         Some(MeasuredMean {
             controller,
             boards: saving.len(),
             saving_ratio,
             slowdown_ratio: SeedSpread::of(&slowdown, true)?,
             of_oracle_ratio: (oracle > 1e-9).then_some(saving_ratio.mean / oracle),
-            below_floor: slowdown.iter().filter(|slower| **slower > self.settings.max_slowdown_ratio + 0.01).count(),
+            below_floor: slowdown.iter().filter(|slower| **slower > tolerated).count(),
             costs_energy: saving.iter().filter(|saving| **saving < -0.005).count(),
         })
     }
@@ -368,7 +385,7 @@ impl<'a> MeasuredTestbed<'a> {
             settings.sm_clock_mhz_max = Some(top);
             settings.sm_clock_min_ratio = settings.sm_clock_min_ratio.max(least / top);
         }
-        let best = board.best(settings.max_slowdown_ratio);
+        let best = board.best(settings.max_slowdown_ratio + FLOOR_TOLERANCE);
         Self {
             board,
             controller: match contender {
@@ -621,7 +638,9 @@ mod tests {
         assert!((rate - 1000.0 / 10.15).abs() < 1e-9 && (watts - 219.5).abs() < 1e-9);
         assert_eq!(board.at(20.0), board.at(100.0), "nothing is known below");
         assert_eq!(board.at(900.0), board.at(250.0));
-        assert_eq!((board.best(0.07), board.best(0.2), board.best(0.0)), (200.0, 150.0, 250.0));
+        assert_eq!((board.best(0.2), board.best(0.0)), (150.0, 250.0));
+        let at_floor = 200.0 - 50.0 * (10.0 / 0.93 - 10.3) / 1.5;
+        assert!((board.best(0.07) - at_floor).abs() < 1e-9, "between the settings of 10.3 s and 11.8 s: {}", board.best(0.07));
         assert!(MeasuredBoard::new("x", SweepKnob::SmClockMhz, vec![point(1.0, 1.0, 1.0); 3]).is_err());
         let wrong = vec![point(2.0, 1.0, 1.0), point(1.0, f64::NAN, 1.0)];
         assert!(matches!(MeasuredBoard::new("x", SweepKnob::SmClockMhz, wrong), Err(TestbedError::Value { .. })));
@@ -640,13 +659,14 @@ mod tests {
             let fixed = row(board, "fixed");
             assert!(fixed.saving_ratio.mean.abs() < 1e-9 && fixed.slowdown_ratio.mean.abs() < 1e-9 && fixed.turns_per_day == 0.0);
             let oracle = row(board, "oracle");
-            assert!(oracle.saving_ratio.mean > 0.1 && oracle.slowdown_ratio.worst <= 0.07 + 1e-9, "{oracle:?}");
+            assert!(oracle.saving_ratio.mean > 0.1 && oracle.slowdown_ratio.worst <= 0.08 + 1e-9, "{oracle:?}");
             assert!(row(board, "matrix").saving_ratio.mean.abs() < 1e-9, "a table has no other layouts");
         }
         for (board, controller, idle) in [("lab/caps", "power-cap", "frequency"), ("lab/clocks", "frequency", "power-cap")] {
             let own = row(board, controller);
             let oracle = row(board, "oracle");
-            assert!(own.saving_ratio.mean > 0.5 * oracle.saving_ratio.mean, "{own:?} {oracle:?}");
+            let of_oracle = own.saving_ratio.mean / oracle.saving_ratio.mean;
+            assert!(of_oracle > 0.5 && of_oracle <= 1.0, "{own:?} {oracle:?}");
             assert!(own.slowdown_ratio.worst < 0.09, "{own:?}");
             assert!(row(board, idle).turns_per_day == 0.0, "it has no such knob there");
         }

@@ -2,6 +2,7 @@
 
 use eadt_html::{END, escape};
 use eadt_schemas::counts::counted;
+use eadt_schemas::figures::format_signed_percent;
 
 use crate::{BacktestReport, BacktestRow, Contender};
 
@@ -46,7 +47,7 @@ pub fn text(report: &BacktestReport) -> String {
             "{:<16}{:>10.3}{:>20}{:>9}{:>20}{:>28}{:>11.1}{:>14}",
             row.controller,
             row.joules_per_sample.mean,
-            format!("{:+.1} % ({:+.1} %)", 100.0 * change.mean, 100.0 * change.worst),
+            format!("{} ({})", format_signed_percent(change.mean, 1), format_signed_percent(change.worst, 1)),
             change.deviation.map_or("–".to_owned(), |deviation| format!("{:.1} %", 100.0 * deviation)),
             format!("{:.3} ({:.3})", row.throughput_ratio.mean, row.throughput_ratio.worst),
             format!("{:.1} ({})", row.restarts_per_day.mean, row.restarts_worst_day),
@@ -93,8 +94,8 @@ pub fn html(report: &BacktestReport) -> String {
             [
                 row.controller.to_string(),
                 format!("{:.3}", row.joules_per_sample.mean),
-                format!("{:+.1} %", 100.0 * change.mean),
-                format!("{:+.1} %", 100.0 * change.worst),
+                format_signed_percent(change.mean, 1),
+                format_signed_percent(change.worst, 1),
                 change.deviation.map_or("–".to_owned(), |deviation| format!("{:.1} %", 100.0 * deviation)),
                 format!("{:.3}", row.throughput_ratio.mean),
                 format!("{:.3}", row.throughput_ratio.worst),
@@ -127,13 +128,13 @@ fn verdict(rows: &[BacktestRow]) -> String {
     let Some(best) = best else { return format!("{}: no controller ran", heading(&rows[0])) };
     let words = if change(best) < 0.0 { "saves most" } else { "saves nothing, and is the best" };
     let oracle = rows.iter().find(|row| row.controller == Contender::Oracle);
-    let oracle = oracle.map_or_else(String::new, |row| format!("; the oracle {:+.1} %", 100.0 * change(row)));
+    let oracle = oracle.map_or_else(String::new, |row| format!("; the oracle {}", format_signed_percent(change(row), 1)));
     format!(
-        "{}: {} {words}: {:+.1} % J/sample ({:+.1} % in the worst seed) at {:.0} % of the throughput{oracle}",
+        "{}: {} {words}: {} J/sample ({} in the worst seed) at {:.0} % of the throughput{oracle}",
         heading(best),
         best.controller,
-        100.0 * change(best),
-        100.0 * best.joules_per_sample_change.worst,
+        format_signed_percent(change(best), 1),
+        format_signed_percent(best.joules_per_sample_change.worst, 1),
         100.0 * best.throughput_ratio.mean
     )
 }

@@ -63,11 +63,11 @@ impl HangingEnds {
                         self.has_ended_positions = true;
                         member.committed(inputs)
                     }
-                    Err(not_ended) if not_ended.remedy == Remedy::Retry => {
-                        tracing::warn!(%not_ended, "not ended");
+                    Err(failure) if failure.remedy == Remedy::Retry => {
+                        tracing::warn!(error = %failure, "a transaction that is open in the group's positions could not be aborted");
                         Err(error)
                     }
-                    Err(not_ended) => Err(not_ended),
+                    Err(failure) => Err(failure),
                 }
             }
             fetched => fetched,
@@ -93,7 +93,9 @@ impl HangingEnds {
         }
         match member.end_hanging(&first, false, end) {
             Ok(()) => self.ended.extend(first.into_iter().map(|at| (at, Instant::now()))),
-            Err(error) if error.remedy == Remedy::Retry => tracing::warn!(%error, "not ended; it is tried again"),
+            Err(error) if error.remedy == Remedy::Retry => {
+                tracing::warn!(%error, "transactions that are open in these partitions could not be ended; it is tried again");
+            }
             Err(error) => return Err(error),
         }
         Ok(())

@@ -61,8 +61,9 @@ pub struct FoldSettings {
 /// energy over samples of one span, downtime included, and counters are tested against power and the board. 3: power
 /// that no such device can draw is no reading, and windows in which only a cap, a clock or what a job turns by itself
 /// changed are marked as such. 4: a counter that stood still from the start counts from its first rise on. 5: power is known
-/// between two readings of it also if readings without power lie between them.
-pub const WINDOW_RULES: u32 = 5;
+/// between two readings of it also if readings without power lie between them. 6: a counter is tested against the newest reading of
+/// power also if its own samples have none.
+pub const WINDOW_RULES: u32 = 6;
 
 /// Open windows of each source for which a namespace with its most sources has room. It covers a source that lags until it counts
 /// as idle, with windows of six seconds. Where a tenth of the sources is there, ten times as many.
@@ -90,6 +91,11 @@ impl FoldSettings {
     /// Returns whether power is known between two readings of it also if readings without power lie between them.
     pub fn bridges_missing_power(&self) -> bool {
         self.window_rules >= 5
+    }
+
+    /// Returns whether a counter whose samples have no power is tested against the newest reading of power.
+    pub fn holds_power_for_counters(&self) -> bool {
+        self.window_rules >= 6
     }
 
     /// Returns whether a window whose sources have all ended stays open until it is over. It does in files, whose end shows that

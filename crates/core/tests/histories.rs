@@ -1349,6 +1349,36 @@ fn a_coarse_counter_counts_from_its_first_rise_on() {
     }
 }
 
+/// 300 W for 600 s, with power in even seconds and the counter in odd ones.
+#[test]
+fn a_counter_whose_samples_have_no_power_is_tested_against_the_newest_reading() {
+    type At = fn(f64) -> Option<f64>;
+    fn odd(second: f64, joules: f64) -> Option<f64> {
+        (second % 2.0 == 1.0).then_some(joules)
+    }
+    let even: At = |s| (s % 2.0 == 0.0).then_some(300.0);
+    let seldom: At = |s| (s % 2.0 == 0.0 && s % 6.0 != 2.0).then_some(300.0);
+    // (what, the counter, power, energy by rules 5, energy now, seconds in which the counter is contradicted). A step into a sample
+    // with the counter alone takes a second of every two.
+    let cases: [(&str, At, At, f64, f64, f64); 6] = [
+        ("sound", |s| odd(s, s * 300.0), even, 179_700.0, 179_700.0, 0.0),
+        ("a fifth below power", |s| odd(s, s * 240.0), even, 143_820.0, 143_820.0, 0.0),
+        // It shows in half a minute.
+        ("ten times too slow", |s| odd(s, s * 30.0), even, 18_240.0, 171_060.0, 283.0),
+        ("ten times too slow, power is rarer", |s| odd(s, s * 30.0), seldom, 17_940.0, 166_980.0, 276.0),
+        ("does not move", |s| odd(s, 7.0), even, 180_000.0, 180_000.0, 299.0),
+        ("leaps by 18.5 kJ", |s| odd(s, s * 300.0 + if s > 300.0 { 18_500.0 } else { 0.0 }), even, 198_200.0, 179_400.0, 1.0),
+    ];
+    for (what, joules, watts, before, now, contradicted) in cases {
+        let metered = Metered { step: 1.0, joules, watts };
+        let windows = metered.windows(6, None);
+        let rounded = |(joules, seconds): (f64, f64)| (joules.round(), seconds.round());
+        assert_eq!(rounded(totals(&metered.windows(5, None))).0, before, "{what}, by rules 5");
+        assert_eq!(rounded(totals(&windows)), (now, contradicted), "{what}");
+        assert_eq!(metered.windows(6, Some(3)), windows, "{what}: with crashes");
+    }
+}
+
 #[test]
 fn by_the_first_rules_a_counter_is_believed_whatever_power_shows() {
     let metered = Metered { step: 15.0, joules: |_| Some(5_198_685.762), watts: |_| Some(300.0) };

@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use eadt_schemas::EventTime;
+use eadt_schemas::figures::{format_percent, format_signed_percent};
 use eadt_schemas::v1::{ChangeValidation, ControllerAction, Decision, Layout, Origin, Workload};
 use serde::{Deserialize, Serialize};
 
@@ -387,10 +388,10 @@ fn assess_trial(
     });
     if gain >= 0.0 && slowed.is_none() {
         state.rest_of(&trial.shares).failures = 0;
-        let expected = trial.expected_gain_ratio * 100.0;
         let reason = format!(
-            "the partition gives {:+.1} % work per watt against the one before it ({expected:+.1} % was expected): kept",
-            gain * 100.0
+            "the partition gives {} work per watt against the one before it ({} was expected): kept",
+            format_signed_percent(gain, 1),
+            format_signed_percent(trial.expected_gain_ratio, 1)
         );
         return Some(RebalanceOutcome { validation: ChangeValidation::Kept, ..RebalanceOutcome::none(reason) });
     }
@@ -553,7 +554,7 @@ fn search_shares(
     let worth = |expected: &crate::ExpectedFigures| scale.worth(&expected.samples_per_second, expected.power_watts);
     let gain = worth(&choice.expected) / worth(&now) - 1.0;
     if may_stay && gain < settings.choice.gain_min_ratio {
-        return stay(format!("another partition would gain {:.1} % only", gain * 100.0));
+        return stay(format!("another partition would gain {} only", format_percent(gain, 1)));
     }
     Ok(ShareChoice { gain_ratio: gain, ..choice })
 }
@@ -578,7 +579,7 @@ fn next_decisions(
 
 fn decision(wanted: &PendingShares, time: EventTime, workload: &Workload, share: u32, settings: &RebalanceSettings) -> Decision {
     let to = wanted.shares[&workload.workload];
-    let gain = wanted.gain_ratio * 100.0;
+    let gain = format_signed_percent(wanted.gain_ratio, 1);
     let others = wanted.shares.iter().filter(|(name, _)| **name != workload.workload);
     let others: Vec<String> = others.map(|(name, share)| format!("{name} {share} %")).collect();
     let mut evidence = vec![("workloads", wanted.shares.len() as f64)];
@@ -608,13 +609,13 @@ fn decision(wanted: &PendingShares, time: EventTime, workload: &Workload, share:
             )
         } else if wanted.back {
             format!(
-                "sharing the GPU with {}: the partition changed work per watt by {gain:+.1} % and is reverted, {share} % → {to} %",
+                "sharing the GPU with {}: the partition changed work per watt by {gain} and is reverted, {share} % → {to} %",
                 others.join(", ")
             )
         } else {
             let model = wanted.model_version.as_deref().unwrap_or("the additive model");
             format!(
-                "sharing the GPU with {}: {share} % → {to} % is part of {gain:+.1} % work per watt, as predicted by {model}",
+                "sharing the GPU with {}: {share} % → {to} % is part of {gain} work per watt, as predicted by {model}",
                 others.join(", ")
             )
         },

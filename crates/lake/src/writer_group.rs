@@ -33,18 +33,19 @@ impl Archive {
     /// Records the consumer group that writes this archive. Returns an error if another one is recorded.
     pub fn claim_for_group(&self, group: &str) -> Result<()> {
         let own = record_path(group);
-        self.refuse_other_group(&own, group)?;
+        self.refuse_other_group(group)?;
         self.create_record(&own)?;
         // Of two that claim it at the same time, one goes.
-        let result = self.refuse_other_group(&own, group);
+        let result = self.refuse_other_group(group);
         if result.is_err() {
             self.store.delete(&own).map_err(|source| self.failed("delete", &own, source))?;
         }
         result
     }
 
-    fn refuse_other_group(&self, own: &str, group: &str) -> Result<()> {
-        let listed = self.list_stored()?;
+    /// Returns an error if another consumer group is recorded. Writes nothing.
+    pub fn refuse_other_group(&self, group: &str) -> Result<()> {
+        let (own, listed) = (record_path(group), self.list_stored()?);
         let mut records = listed.iter().map(|file| file.path.as_str()).filter(|path| is_group_record(path));
         match records.find(|path| *path != own) {
             Some(other) => Err(LakeError::OtherGroup { path: self.full(other), group: group.to_owned() }),

@@ -18,7 +18,8 @@ use crate::names::shell_quote;
 use crate::options::AcceptedFinding;
 use crate::recording::{ProgressMark, RecordedDevice, RecordedReading, Recording, RecordingSource, SourceKind};
 use crate::report::{BoardSummary, RowMerge};
-use crate::sum_of_devices::leave_sums_out;
+use crate::row_times::describe_leap;
+use crate::sum_of_devices::settle_sums;
 use crate::totals::{ROWS_OF_A_TOTAL, grows_or_restarts};
 use crate::{ImportError, ImportOptions, ImportReport, ReadingField, RecordingFormat, SourceGap, overlap};
 
@@ -93,7 +94,7 @@ pub(crate) fn assemble(mut recording: Recording, options: &ImportOptions) -> Res
         merge_readings(source, &mut counts, &mut recording, options)?;
     }
     if recording.format == RecordingFormat::Csv {
-        leave_sums_out(&mut recording, &mut sources);
+        settle_sums(&mut recording, &mut sources, options)?;
     }
     for source in &mut sources {
         find_gaps(source, &mut gaps);
@@ -121,6 +122,9 @@ pub(crate) fn assemble(mut recording: Recording, options: &ImportOptions) -> Res
     sources.retain(|source| !source.readings.is_empty());
     recording.sources = sources;
     note_apart(&mut recording);
+    if let Some(note) = describe_leap(&recording) {
+        recording.add_note(note);
+    }
     note_partial_devices(&mut recording);
     note_no_energy(&mut recording);
 

@@ -1,9 +1,10 @@
 //! Assigns rows to boards: boards without an id, the same index in several files, and rows over which a clock went back.
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use eadt_schemas::EventTime;
+use eadt_schemas::counts::list_first;
 use eadt_schemas::v1::CounterScope;
 
 use crate::checks::{leave_tiny_counters_out, power, remove, value};
@@ -13,6 +14,8 @@ use crate::interpolate::LinePoint;
 use crate::names::event_name;
 use crate::options::{AcceptedFinding, FileSetKind, SameTimeRule};
 use crate::recording::{FileId, RecordedDevice, RecordedReading, Recording, RecordingSource, SourceKind};
+use crate::rounds::are_two_boards_in_turn;
+use crate::series::NAMES_SHOWN;
 use crate::units::lowercase_words;
 use crate::{ImportError, ImportOptions, ReadingField, RecordingFormat};
 
@@ -43,6 +46,7 @@ pub(crate) fn resolve_boards(recording: &mut Recording, options: &ImportOptions)
         return Ok(());
     }
     join_parts(recording, options)?;
+    note_equal_boards(recording);
     settle_copied_boards(recording, options)
 }
 
@@ -291,7 +295,12 @@ fn split_interleaved(recording: &mut Recording, options: &ImportOptions) -> Resu
         let times: Vec<EventTime> = source.readings.iter().map(|reading| reading.time).collect();
         let bursts = bursts(&times);
         match (options.same_time, bursts) {
-            (Some(SameTimeRule::Mean), _) | (None, None) => {}
+            (Some(SameTimeRule::Mean), _) => {}
+            (None, None) => {
+                if let Some(note) = settle_turns(recording, source, device)? {
+                    recording.add_note(note);
+                }
+            }
             (None, Some(bursts)) if recording.format.is_mlperf() && are_close_bursts(&source.readings, &bursts) => {
                 let name = device.name.clone();
                 note_one_meter(recording, &name);
@@ -304,6 +313,10 @@ fn split_interleaved(recording: &mut Recording, options: &ImportOptions) -> Resu
                 return Err(recording.error(second.file as usize, u64::from(second.line), problem, remedy));
             }
             (Some(SameTimeRule::Boards), _) if !device.is_anonymous => {}
+            (Some(SameTimeRule::Boards), None) if are_in_turn(recording, source) => {
+                let starts = (0..source.readings.len()).step_by(BOARDS_IN_TURN).collect();
+                split_boards(recording, number, &RowBursts { size: BOARDS_IN_TURN, starts, first: 0 });
+            }
             (Some(SameTimeRule::Boards), None) => {
                 let first = &source.readings[0];
                 let problem = "--same-time boards: rows do not come in groups of one size";
@@ -314,6 +327,38 @@ fn split_interleaved(recording: &mut Recording, options: &ImportOptions) -> Resu
         }
     }
     Ok(())
+}
+
+/// Boards that are found by rows that come in turn at any times.
+const BOARDS_IN_TURN: usize = 2;
+
+/// Returns whether the rows of a source are those of two boards in turn. Power logs of nodes are of one meter each.
+fn are_in_turn(recording: &Recording, source: &RecordingSource) -> bool {
+    let watts = |reading: &RecordedReading| Some((reading.time, power(reading)?));
+    let rows: Option<Vec<(EventTime, f64)>> = source.readings.iter().map(watts).collect();
+    matches!(recording.format, RecordingFormat::Csv | RecordingFormat::NvidiaSmi)
+        && rows.is_some_and(|rows| are_two_boards_in_turn(&rows))
+}
+
+/// Returns an error if the rows of a source are those of two boards in turn: as one board they would count at their mean power. If the
+/// table has columns that are left out, one of them may show what else takes turns, and it is a note.
+fn settle_turns(recording: &Recording, source: &RecordingSource, device: &RecordedDevice) -> Result<Option<String>, ImportError> {
+    if !are_in_turn(recording, source) {
+        return Ok(None);
+    }
+    let second = &source.readings[1];
+    let remedy = way_to_distinguish(recording, device);
+    if recording.tables.iter().any(|table| !table.left_out.is_empty()) {
+        return Ok(Some(format!(
+            "{}:{}: rows {} may be those of {BOARDS_IN_TURN} boards, by their power, which count as one at their mean: {remedy}; if a load \
+             changes with each row, nothing is to be done",
+            recording.files[second.file as usize],
+            second.line,
+            describe_board(device)
+        )));
+    }
+    let problem = format!("rows {} take turns between {BOARDS_IN_TURN} boards, by their power", describe_board(device));
+    Err(recording.error(second.file as usize, u64::from(second.line), problem, remedy))
 }
 
 /// Power readings of one meter that come together differ by no more than this part.
@@ -517,11 +562,12 @@ fn clock_back(readings: &[RecordedReading], zone: &NamedTimeZone) -> Option<Back
             // end where those above begin, they are a record in the wrong order.
             let goes_on_an_hour_before = (seconds + interval - 3600.0).abs() <= HOUR_BACK_TOLERANCE_SECONDS;
             let leads_to_first = readings[0].time.seconds_since(to) <= 2.0 * interval;
-            let is_long_enough = index >= 2 && again.len() >= 2;
-            if above.is_empty() && falls == 1 && is_long_enough && goes_on_an_hour_before && !leads_to_first {
+            let is_long_enough = index >= 2;
+            if above.is_empty() && falls == 1 && is_long_enough && again.len() >= 2 && goes_on_an_hour_before && !leads_to_first {
                 return Some(BackwardClockStep { index, seconds, meets_rows: false, is_half_day: false });
             }
             let goes_on_half_a_day_before = (seconds + interval - HALF_A_DAY_SECONDS).abs() <= interval.max(1.0);
+            // One row is enough: no row is out of place by just that.
             let goes_from_12_to_1 = || zone.hour(readings[index - 1].time) == Some(12) && zone.hour(from) == Some(1);
             if above.is_empty() && is_long_enough && goes_on_half_a_day_before && !leads_to_first && goes_from_12_to_1() {
                 return Some(BackwardClockStep { index, seconds, meets_rows: false, is_half_day: true });
@@ -650,6 +696,62 @@ fn settle_copied_boards(recording: &mut Recording, options: &ImportOptions) -> R
         recording.add_note(note);
     }
     Ok(())
+}
+
+/// Notes boards of one table that have the same readings of power and energy in rows of their own: they may be one reading, such as
+/// that of a package, which each of its dies reports.
+fn note_equal_boards(recording: &mut Recording) {
+    if recording.format != RecordingFormat::Csv {
+        return;
+    }
+    // Sources are grouped by figures that are cheap to compare. Each group begins with the board that others are equal to.
+    let mut alike: HashMap<(u32, usize, EventTime, EventTime), Vec<usize>> = HashMap::new();
+    let mut equal: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (number, source) in recording.sources.iter().enumerate() {
+        let SourceKind::Device(board) = &source.kind else { continue };
+        let [first, .., last] = source.readings.as_slice() else { continue };
+        let is_shared = source.readings.iter().any(|reading| reading.portion.is_some());
+        if is_shared || source.readings.len() < READINGS_OF_ONE_BOARD || count_levels(source) < LEVELS_OF_ONE_BOARD {
+            continue;
+        }
+        let others = alike.entry((first.file, source.readings.len(), first.time, last.time)).or_default();
+        let is_equal = |other: &usize| {
+            let other = &recording.sources[*other];
+            let is_named_alike = matches!(&other.kind, SourceKind::Device(device) if device.name == board.name);
+            !is_named_alike && other.readings.iter().zip(&source.readings).all(are_equal_rows)
+        };
+        match others.iter().copied().find(is_equal) {
+            Some(other) => equal.entry(other).or_default().push(number),
+            None => others.push(number),
+        }
+    }
+    for (first, others) in equal {
+        let names: Vec<&str> = others.iter().filter_map(|number| device_name(&recording.sources[*number])).collect();
+        let source = &recording.sources[first];
+        let note = format!(
+            "{} has the same readings of {} as {} in {} rows: if they are one reading, as two dies of one package have, its energy counts \
+             more than once; leave out all but one",
+            device_name(source).unwrap_or_default(),
+            if source.readings.iter().any(|reading| power(reading).is_some()) { "power" } else { "energy" },
+            list_first(&names, NAMES_SHOWN),
+            source.readings.len()
+        );
+        recording.add_note(note);
+    }
+}
+
+/// Returns whether two rows of one file have the same power and energy at the same time. One row has columns of several boards, which
+/// are compared elsewhere.
+fn are_equal_rows((a, b): (&RecordedReading, &RecordedReading)) -> bool {
+    let energy = |reading: &RecordedReading| value(reading, ReadingField::EnergyJoulesTotal);
+    (a.file, a.time) == (b.file, b.time) && a.line != b.line && power(a) == power(b) && energy(a) == energy(b)
+}
+
+fn device_name(source: &RecordingSource) -> Option<&str> {
+    match &source.kind {
+        SourceKind::Device(device) => Some(&device.name),
+        SourceKind::Job { .. } => None,
+    }
 }
 
 /// Returns how many values power has in a source; without power, how many rises its energy counter has.
@@ -898,6 +1000,8 @@ mod tests {
             // A clock that counts to 12: 12:59, 1:00.
             (minutes(&[776, 777, 778, 779, 60, 61, 62]), Some((4, 43_140.0, true))),
             (minutes(&[660, 690, 720, 750, 60, 90]), Some((4, 41_400.0, true))),
+            (minutes(&[776, 777, 778, 779, 60]), Some((4, 43_140.0, true))),
+            (minutes(&[776, 777, 778, 779, 59]), None),
             (minutes(&[776, 777, 778, 779, 80, 81, 82]), None),
             // An afternoon before its morning.
             (minutes(&[1196, 1197, 1198, 1199, 480, 481, 482]), None),

@@ -1,10 +1,17 @@
 //! Figures against what is possible: power against what a board can draw, an energy counter against its power.
 
+mod counter_steps;
+
 use std::borrow::Cow;
 use std::ops::{Range, RangeInclusive};
 
 use eadt_schemas::v1::Meter;
 
+use self::counter_steps::{
+    CounterOrigin, CounterStep, JointEnergy, MIN_STANDSTILL_SECONDS, SOUND_RATIOS, counter_steps, describe_another_scale,
+    describe_coarse_steps, describe_contradiction, describe_standstill, describe_unseen_standstill, is_power_finer,
+    steepest_step, sum_steps,
+};
 use crate::counter_wraps::settle_falls;
 use crate::csv_table::may_count_ticks;
 use crate::names::shell_quote;
@@ -328,7 +335,6 @@ fn check_highest_power(recording: &mut Recording, source: &RecordingSource) -> R
 fn is_little_for_a_node(recording: &Recording, found: ImpossibleWatts) -> bool {
     (LEAST_WATTS..LITTLE_FOR_A_NODE_WATTS).contains(&found.watts)
         && matches!(recording.meter, Meter::Node | Meter::Wall)
-        && recording.format == RecordingFormat::Csv
         && found.fitting_unit(recording).is_some()
 }
 
@@ -423,39 +429,7 @@ pub(crate) fn tenure(reading: &RecordedReading) -> Option<u64> {
     reading.portion.as_ref().map(|portion| portion.tenure)
 }
 
-/// Ratios of energy by counter to energy by power that are not noted.
-const SOUND_RATIOS: RangeInclusive<f64> = 0.75..=1.0 / 0.75;
-/// A counter without power readings that is constant for this long is noted, in seconds.
-const MIN_STANDSTILL_SECONDS: f64 = 60.0;
-
-/// The counter between two of its readings.
-struct CounterStep<'r> {
-    from: &'r RecordedReading,
-    to: &'r RecordedReading,
-    seconds: f64,
-    joules: f64,
-    /// `None` if power is not known at both ends.
-    integral_joules: Option<f64>,
-}
-
-/// Returns the steps of a counter; a fall is a reset, and nothing is known about the time between.
-fn counter_steps(readings: &[RecordedReading]) -> Vec<CounterStep<'_>> {
-    let field = ReadingField::EnergyJoulesTotal;
-    let known: Vec<(&RecordedReading, f64)> =
-        readings.iter().filter_map(|reading| Some((reading, value(reading, field)?))).collect();
-    let step = |pair: &[(&'_ RecordedReading, f64)]| pair[1].1 - pair[0].1;
-    // Between two stays the device was another's.
-    let stays = |pair: &[(&'_ RecordedReading, f64)]| tenure(pair[0].0) == tenure(pair[1].0);
-    let steps = known.windows(2).filter(|pair| step(pair) >= 0.0 && stays(pair)).map(|pair| {
-        let (from, to) = (pair[0].0, pair[1].0);
-        let seconds = to.time.seconds_since(from.time);
-        let watts = power(from).zip(power(to)).map(|(a, b)| f64::midpoint(a, b));
-        CounterStep { from, to, seconds, joules: step(pair), integral_joules: watts.map(|watts| watts * seconds) }
-    });
-    steps.collect()
-}
-
-/// Compares energy by counter and by power over the same readings.
+/// Compares energy by counter and by power over the same time.
 ///
 /// A counter that contradicts the power is left out, with a note; an error is returned if both may be in another unit, or if
 /// there is no power to go by.
@@ -465,45 +439,82 @@ pub(crate) fn check_counter(
     device: &str,
     options: &ImportOptions,
 ) -> Result<Option<CounterComparison>, ImportError> {
-    let field = ReadingField::EnergyJoulesTotal;
     let (most, what) = most_watts(recording.meter);
     refuse_glitches(recording, &mut source.readings, most, what);
     settle_falls(recording, source, device);
-    let steps = counter_steps(&source.readings);
-    let sum = |value: fn(&CounterStep<'_>) -> f64| steps.iter().map(value).sum::<f64>();
-    let (joules, seconds) = (sum(|step| step.joules), sum(|step| step.seconds));
+    let origin = CounterOrigin::of(recording);
+    let steps = counter_steps(&source.readings, origin);
+    let (_, seconds) = sum_steps(&steps);
     if seconds < 1.0 {
         return Ok(None);
     }
-    let integral_joules: Option<f64> = steps.iter().map(|step| step.integral_joules).sum();
-    let steepest = steepest_step(&steps);
-    if let Some((step, watts)) = steepest.filter(|(_, watts)| *watts > most) {
-        // A single leap is none of the unit.
-        let (other_joules, other_seconds) = (joules - step.joules, seconds - step.seconds);
-        let is_leap = steps.len() >= READINGS_OF_UNKNOWN_UNIT && other_joules <= most * other_seconds;
-        let mean = if is_leap { 0.0 } else { joules / seconds };
-        let problem = if mean > most {
-            format!("the energy counter grows by {mean:.0} W on average, more than {what} can draw ({most} W)")
+    let joint = JointEnergy::of(&steps, origin);
+    let mut why = check_leap(recording, &steps, joint.as_ref())?;
+    if why.is_none() {
+        check_little_growth(recording, &steps, joint.as_ref(), device, options)?;
+        if let Some(joint) = &joint {
+            why = check_against_power(recording, &source.readings, &steps, joint, device, options)?;
         } else {
-            format!("the energy counter grows by {watts:.0} W here, more than {what} can draw ({most} W)")
-        };
-        if mean > most || integral_joules.is_none() {
-            let watts = if mean > most { mean } else { watts };
-            return Err(ImpossibleWatts { field, watts, known_watts: None }.to_error(recording, step.to, problem));
+            note_coarse_steps(recording, &steps, device);
         }
-        leave_counter_out(recording, source, &format!("{device}: {problem}, at line {}", step.to.line));
+    }
+    if let Some(why) = why {
+        leave_counter_out(recording, source, &format!("{device}: {why}"));
         return Ok(None);
     }
+    if let Some(note) = describe_unseen_standstill(&steps, origin) {
+        recording.add_note(format!("{device}: {note}"));
+    }
+    Ok(joint.map(|joint| CounterComparison::new(device, joint.joules, joint.integral_joules)))
+}
+
+/// Returns why a counter is left out that grows by more than the device can draw; an error if it may be in another unit, or if there
+/// is too little power to go by.
+fn check_leap(
+    recording: &Recording,
+    steps: &[CounterStep<'_>],
+    joint: Option<&JointEnergy>,
+) -> Result<Option<String>, ImportError> {
+    let (most, what) = most_watts(recording.meter);
+    let Some((step, watts)) = steepest_step(steps).filter(|(_, watts)| *watts > most) else { return Ok(None) };
+    let (joules, seconds) = sum_steps(steps);
+    // A single leap is none of the unit.
+    let (other_joules, other_seconds) = (joules - step.joules, seconds - step.seconds);
+    let is_leap = steps.len() >= READINGS_OF_UNKNOWN_UNIT && other_joules <= most * other_seconds;
+    let mean = if is_leap { 0.0 } else { joules / seconds };
+    let problem = if mean > most {
+        format!("the energy counter grows by {mean:.0} W on average, more than {what} can draw ({most} W)")
+    } else {
+        format!("the energy counter grows by {watts:.0} W here, more than {what} can draw ({most} W)")
+    };
+    if mean > most || joint.is_none_or(|joint| !joint.covers_most()) {
+        let watts = if mean > most { mean } else { watts };
+        let impossible = ImpossibleWatts { field: ReadingField::EnergyJoulesTotal, watts, known_watts: None };
+        return Err(impossible.to_error(recording, step.to, problem));
+    }
+    Ok(Some(format!("{problem}, at line {}", step.to.line)))
+}
+
+/// Checks a counter that grows by next to nothing: returns an error if another unit may fit, else notes it.
+fn check_little_growth(
+    recording: &mut Recording,
+    steps: &[CounterStep<'_>],
+    joint: Option<&JointEnergy>,
+    device: &str,
+    options: &ImportOptions,
+) -> Result<(), ImportError> {
+    let field = ReadingField::EnergyJoulesTotal;
+    let (_, what) = most_watts(recording.meter);
+    let ((joules, seconds), steepest) = (sum_steps(steps), steepest_step(steps));
     // If the unit is known, power shows whether the counter is broken, if power is read.
     let is_enough =
         steps.len() >= READINGS_OF_UNKNOWN_UNIT || recording.format == RecordingFormat::Csv && seconds >= SECONDS_OF_UNKNOWN_UNIT;
-    let may_be_in_no_unit =
-        recording.format == RecordingFormat::Csv || integral_joules.is_none() && seconds >= MIN_STANDSTILL_SECONDS;
+    let may_be_in_no_unit = recording.format == RecordingFormat::Csv || joint.is_none() && seconds >= MIN_STANDSTILL_SECONDS;
     if let Some((step, watts)) = steepest.filter(|(_, watts)| *watts < LEAST_WATTS && may_be_in_no_unit && is_enough) {
         let problem = format!(
             "the energy counter never grows by {LEAST_WATTS} W, as that of {what} does (most: {watts:.3e} W, at this row)"
         );
-        let known_watts = integral_joules.map(|joules| joules / seconds);
+        let known_watts = joint.map(|joint| joint.integral_joules / joint.seconds);
         let impossible = ImpossibleWatts { field, watts, known_watts };
         // If no unit makes it agree with power, the counter is broken.
         if impossible.may_be_in_another_unit(recording) {
@@ -515,116 +526,114 @@ pub(crate) fn check_counter(
             refuse_or_note(recording, error, impossible)?;
         }
     }
+    if joint.is_some() {
+        return Ok(());
+    }
     if let Some((_, watts)) = steepest.filter(|_| steps.len() >= READINGS_OF_UNKNOWN_UNIT) {
         let found = ImpossibleWatts { field, watts, known_watts: None };
-        if integral_joules.is_none() && is_little_for_a_node(recording, found) {
+        if is_little_for_a_node(recording, found) {
             let remedy = found.remedy(recording);
             recording.add_note(format!("the energy counter never grows by more than {watts:.3} W, little for {what}: {remedy}"));
         }
     }
-    if joules == 0.0 && seconds >= MIN_STANDSTILL_SECONDS && integral_joules.is_none() {
+    if joules == 0.0 && seconds >= MIN_STANDSTILL_SECONDS {
         recording.add_note(format!(
             "{device}: the energy counter is constant over its {seconds:.0} s: 0 J. A board that is on draws power; if the counter is \
              stuck, do not map it"
         ));
     }
-    let coarse = describe_coarse_steps(&steps, joules);
-    let Some(integral_joules) = integral_joules else {
-        if let Some(note) = coarse {
-            recording.add_note(format!("{device}: {note}: energy is known to within one of them"));
+    Ok(())
+}
+
+/// Notes a coarse counter without power.
+fn note_coarse_steps(recording: &mut Recording, steps: &[CounterStep<'_>], device: &str) {
+    if let Some(coarse) = describe_coarse_steps(steps) {
+        recording.add_note(format!("{device}: {coarse}: energy is known to within one of them"));
+    }
+}
+
+/// Returns why a counter is left out that contradicts the power; an error if one of the two may be in another unit. Notes other
+/// contradictions.
+fn check_against_power(
+    recording: &mut Recording,
+    readings: &[RecordedReading],
+    steps: &[CounterStep<'_>],
+    joint: &JointEnergy,
+    device: &str,
+    options: &ImportOptions,
+) -> Result<Option<String>, ImportError> {
+    if let Some(standstill) = describe_standstill(steps, joint.integral_joules) {
+        let (joules, _) = sum_steps(steps);
+        if joules == 0.0 || joint.covers_most() {
+            return Ok(Some(standstill));
         }
-        return Ok(None);
-    };
-    let is_known_better = || is_power_known_better(&steps) && agrees_within_a_step(&steps, joules, integral_joules);
-    let note = describe_standstill(&steps, integral_joules).or_else(|| coarse.filter(|_| is_known_better()));
-    if let Some(note) = note {
-        leave_counter_out(recording, source, &format!("{device}: {note}"));
+        recording.add_note(format!(
+            "{device}: {standstill}: the counter is kept, because power is known in little of its time; if the counter is stuck, import \
+             without it"
+        ));
+    }
+    if let Some(coarse) = describe_coarse_steps(steps).filter(|_| is_power_finer(steps, joint)) {
+        return Ok(Some(coarse));
+    }
+    if !joint.is_comparable() {
         return Ok(None);
     }
-    let first = steps[0].from;
-    let ratio = joules / integral_joules;
-    if integral_joules > 0.0 && joules > 0.0 {
-        let both = format!("the energy counter gives {joules:.3} J, power over the same {seconds:.3} s {integral_joules:.3} J");
-        if !RATIOS_OF_ONE_UNIT.contains(&ratio) {
-            let impossible = ImpossibleWatts { field, watts: joules / seconds, known_watts: Some(integral_joules / seconds) };
-            if joules < integral_joules && !impossible.may_be_in_another_unit(recording) {
-                leave_counter_out(recording, source, &format!("{device}: {both}, and no unit would fit"));
-                return Ok(None);
-            }
-            return Err(impossible.to_error(recording, first, format!("{both}: one of the two is in another unit")));
-        }
-        let made_times = options.interval.filter(|_| !(1.0 / 1.5..=1.5).contains(&ratio));
-        if let Some(interval) = made_times {
-            let problem = format!("{both}: the time between rows seems to be {:.3} s", interval.as_secs_f64() * ratio);
-            let remedy = format!("check --interval {interval:?}, and the units of both");
-            return Err(recording.error(first.file as usize, u64::from(first.line), problem, remedy));
-        }
-        if !SOUND_RATIOS.contains(&ratio) {
-            let note = format!(
-                "{device}: {both}: the two contradict each other{}. Windows believe neither blindly: a rise of the counter counts if power and \
-                 what {what} can draw allow for it, else the integral of power over that time. If it is known which of the two is wrong, \
-                 import without it",
-                describe_contradiction(&steps)
-            );
-            recording.add_note(note);
-        }
+    let (both, ratio) = (joint.describe(), joint.joules / joint.integral_joules);
+    if let Some(why) = check_units(recording, steps, joint, options)? {
+        return Ok(Some(why));
     }
-    Ok(Some(CounterComparison::new(device, joules, integral_joules)))
+    if let Some(scale) = describe_another_scale(steps, readings) {
+        return Ok(Some(format!("{both}: {scale} (if the power is wrong, import without it)")));
+    }
+    if !SOUND_RATIOS.contains(&ratio) {
+        let (_, what) = most_watts(recording.meter);
+        let note = format!(
+            "{device}: {both}: the two contradict each other{}. Windows believe neither blindly: a rise of the counter counts if power and \
+             what {what} can draw allow for it, else the integral of power over that time. If it is known which of the two is wrong, \
+             import without it",
+            describe_contradiction(steps)
+        );
+        recording.add_note(note);
+    }
+    Ok(None)
 }
 
-/// A counter with larger steps, as shares of all that it counts, measures less well than power.
-const MOST_OF_A_STEP: f64 = 0.05;
-
-fn largest_step(steps: &[CounterStep<'_>]) -> f64 {
-    steps.iter().map(|step| step.joules).fold(0.0, f64::max)
-}
-
-/// Describes a counter that is constant most of the time and catches up in few large steps; `None` if it is another.
-///
-/// Nobody knows when its first and its last step began: its energy is wrong by up to one of them.
-fn describe_coarse_steps(steps: &[CounterStep<'_>], joules: f64) -> Option<String> {
-    let rises = steps.iter().filter(|step| step.joules > 0.0);
-    let makes_good = |step: &&CounterStep<'_>| step.integral_joules.is_none_or(|integral| step.joules > 2.0 * integral);
-    let (count, large) = (rises.clone().count(), rises.filter(makes_good).count());
-    let largest = largest_step(steps);
-    let is_coarse = count > 0 && count * 2 < steps.len() && large * 2 > count && largest > MOST_OF_A_STEP * joules;
-    is_coarse.then(|| format!("the energy counter moves in steps of up to {largest:.3} J, of {joules:.3} J in all"))
-}
-
-/// Returns true if power changes between the steps of a counter, at least twice as often as the counter moves. Where both are
-/// held, as by a query with a step shorter than the scrapes, the power of that time is no better known.
-fn is_power_known_better(steps: &[CounterStep<'_>]) -> bool {
-    let changes = |step: &&CounterStep<'_>| step.joules <= 0.0 && power(step.from) != power(step.to);
-    let moves = steps.iter().filter(|step| step.joules > 0.0).count();
-    steps.iter().filter(changes).count() >= 2 * moves
-}
-
-/// Returns true if power is known all the time, and its energy is that of the counter to within one step of the counter.
-fn agrees_within_a_step(steps: &[CounterStep<'_>], joules: f64, integral_joules: f64) -> bool {
-    (joules - integral_joules).abs() <= largest_step(steps) && steps.iter().all(|step| step.seconds <= DEFAULT_POWER_GAP_SECONDS)
-}
-
-/// Describes where counter and power contradict each other: ", in 3 of 9 steps, from line 5 on to line 8". Empty if it is in no
-/// step of its own.
-fn describe_contradiction(steps: &[CounterStep<'_>]) -> String {
-    let is_wrong =
-        |step: &&CounterStep<'_>| step.integral_joules.is_some_and(|integral| !SOUND_RATIOS.contains(&(step.joules / integral)));
-    let wrong: Vec<&CounterStep<'_>> = steps.iter().filter(is_wrong).collect();
-    let (Some(first), Some(last)) = (wrong.first(), wrong.last()) else { return String::new() };
-    format!(", in {} of {} steps, from line {} on to line {}", wrong.len(), steps.len(), first.from.line, last.to.line)
+/// Returns why a counter is left out that is in no unit; an error if it, the power, or the time between rows may be in another one.
+fn check_units(
+    recording: &Recording,
+    steps: &[CounterStep<'_>],
+    joint: &JointEnergy,
+    options: &ImportOptions,
+) -> Result<Option<String>, ImportError> {
+    let JointEnergy { joules, integral_joules, seconds, .. } = *joint;
+    let (both, ratio, first) = (joint.describe(), joules / integral_joules, steps[0].from);
+    if !RATIOS_OF_ONE_UNIT.contains(&ratio) {
+        let field = ReadingField::EnergyJoulesTotal;
+        let impossible = ImpossibleWatts { field, watts: joules / seconds, known_watts: Some(integral_joules / seconds) };
+        if joules < integral_joules && !impossible.may_be_in_another_unit(recording) {
+            return Ok(Some(format!("{both}, and no unit would fit")));
+        }
+        return Err(impossible.to_error(recording, first, format!("{both}: one of the two is in another unit")));
+    }
+    if let Some(interval) = options.interval.filter(|_| !(1.0 / 1.5..=1.5).contains(&ratio)) {
+        let problem = format!("{both}: the time between rows seems to be {:.3} s", interval.as_secs_f64() * ratio);
+        let remedy = format!("check --interval {interval:?}, and the units of both");
+        return Err(recording.error(first.file as usize, u64::from(first.line), problem, remedy));
+    }
+    Ok(None)
 }
 
 /// Returns the most watts by which the energy counter of a device grows, and whether its unit is in no doubt: power is read, too, or
 /// readings are few.
-fn counter_growth(source: &RecordingSource) -> Option<(f64, bool)> {
+fn counter_growth(source: &RecordingSource, origin: CounterOrigin) -> Option<(f64, bool)> {
     let mut readings = Cow::Borrowed(&source.readings);
     if !readings.is_sorted_by_key(|reading| reading.time) {
         readings.to_mut().sort_by_key(|reading| reading.time);
     }
-    let steps = counter_steps(&readings);
+    let steps = counter_steps(&readings, origin);
     let (_, watts) = steepest_step(&steps)?;
-    let seconds: f64 = steps.iter().map(|step| step.seconds).sum();
-    let has_power = steps.iter().all(|step| step.integral_joules.is_some());
+    let (_, seconds) = sum_steps(&steps);
+    let has_power = JointEnergy::of(&steps, origin).is_some();
     Some((watts, has_power || steps.len() < READINGS_OF_UNKNOWN_UNIT || seconds < MIN_STANDSTILL_SECONDS))
 }
 
@@ -632,7 +641,8 @@ fn counter_growth(source: &RecordingSource) -> Option<(f64, bool)> {
 /// draws: then it is not the unit.
 pub(crate) fn leave_tiny_counters_out(recording: &mut Recording) {
     let mut sources = std::mem::take(&mut recording.sources);
-    let growths: Vec<Option<(f64, bool)>> = sources.iter().map(counter_growth).collect();
+    let origin = CounterOrigin::of(recording);
+    let growths: Vec<Option<(f64, bool)>> = sources.iter().map(|source| counter_growth(source, origin)).collect();
     let (most, what) = most_watts(recording.meter);
     let has_others = growths.iter().flatten().any(|(watts, _)| (LEAST_WATTS..=most).contains(watts));
     for (source, growth) in sources.iter_mut().zip(growths).filter(|_| has_others) {
@@ -734,99 +744,4 @@ fn refuse_dips(recording: &mut Recording, readings: &mut [RecordedReading], most
         recording.refuse_row(COUNTER_JUMPS, error);
         remove(&mut readings[at], field);
     }
-}
-
-/// A rise of a counter, and the time in which it rose.
-struct CounterRise<'s, 'r> {
-    step: &'s CounterStep<'r>,
-    seconds: f64,
-    /// A reset lies before.
-    is_first: bool,
-}
-
-/// Returns the rises of a counter. One of coarse steps makes good for the time in which it stood still; before its first step
-/// that is not known.
-fn counter_rises<'s, 'r>(steps: &'s [CounterStep<'r>]) -> Vec<CounterRise<'s, 'r>> {
-    let is_coarse = steps.iter().filter(|step| step.joules <= 0.0).count() * 2 > steps.len();
-    let mut rises = Vec::new();
-    let (mut seconds, mut is_first) = (0.0, true);
-    for (at, step) in steps.iter().enumerate() {
-        if at > 0 && steps[at - 1].to.time != step.from.time {
-            (seconds, is_first) = (0.0, true);
-        }
-        seconds += step.seconds;
-        if step.joules > 0.0 {
-            if !(is_coarse && is_first) {
-                rises.push(CounterRise { step, seconds, is_first });
-            }
-            (seconds, is_first) = (0.0, false);
-        }
-    }
-    rises
-}
-
-/// Returns the step over which a counter grows fastest, in watts over a second at least: counters are brought up to date a few
-/// times a second.
-fn steepest_step<'s, 'r>(steps: &'s [CounterStep<'r>]) -> Option<(&'s CounterStep<'r>, f64)> {
-    let rises = counter_rises(steps);
-    let mut steepest: Option<(&CounterStep<'_>, f64)> = None;
-    let (mut first, mut joules, mut seconds) = (0, 0.0, 0.0);
-    for (at, rise) in rises.iter().enumerate() {
-        if rise.is_first {
-            (first, joules, seconds) = (at, 0.0, 0.0);
-        }
-        joules += rise.step.joules;
-        seconds += rise.seconds;
-        while seconds - rises[first].seconds >= 1.0 {
-            joules -= rises[first].step.joules;
-            seconds -= rises[first].seconds;
-            first += 1;
-        }
-        if seconds >= 1.0 {
-            let watts = joules / seconds;
-            let culprit = rises[first..=at].iter().max_by(|a, b| a.step.joules.total_cmp(&b.step.joules))?.step;
-            if steepest.is_none_or(|(_, most)| watts > most) {
-                steepest = Some((culprit, watts));
-            }
-        }
-    }
-    steepest
-}
-
-/// Describes a counter that is constant while power is drawn; `None` if it is another.
-///
-/// A counter of coarse steps is constant between them, and then makes good for it.
-fn describe_standstill(steps: &[CounterStep<'_>], integral_joules: f64) -> Option<String> {
-    let at = steps.first()?;
-    let joules_at = |step: &CounterStep<'_>| value(step.from, ReadingField::EnergyJoulesTotal).unwrap_or_default();
-    let describe = |from: &CounterStep<'_>, seconds: f64, missing: f64| {
-        let (line, total) = (from.from.line, joules_at(from));
-        format!(
-            "the energy counter stays at {total} J from line {line} on for {seconds:.3} s, in which power gives {missing:.3} J"
-        )
-    };
-    if integral_joules <= 0.0 {
-        return None;
-    }
-    let seconds = |steps: &[CounterStep<'_>]| steps.iter().map(|step| step.seconds).sum::<f64>();
-    let integral = |steps: &[CounterStep<'_>]| steps.iter().filter_map(|step| step.integral_joules).sum::<f64>();
-    if steps.iter().all(|step| step.joules <= 0.0) {
-        return (steps.len() >= 2).then(|| describe(at, seconds(steps), integral_joules));
-    }
-    let largest = largest_step(steps);
-    let mut first = 0;
-    for end in 0..steps.len() {
-        let is_still = steps[end].joules <= 0.0;
-        if is_still && end + 1 < steps.len() {
-            continue;
-        }
-        let span = &steps[first..=end];
-        let missing = integral(span) - steps[end].joules;
-        let still = span.len() - usize::from(!is_still);
-        if still >= 3 && missing > 0.05 * integral_joules && missing > 2.0 * largest && missing > 0.5 * integral(span) {
-            return Some(describe(&span[0], seconds(span), missing));
-        }
-        first = end + 1;
-    }
-    None
 }

@@ -162,6 +162,15 @@ fn spreadsheet_time(days: f64) -> Option<EventTime> {
     (RECORDS.contains(&days) && days.fract() != 0.0).then(|| EventTime::from_seconds(seconds))
 }
 
+/// Returns the midnight after a day of a text that names it by the hour 24: `2025-02-03 24:00:00` is 2025-02-04T00:00:00.
+fn end_of_day(text: &str) -> Option<DateTime> {
+    let (date, clock) = text.split_at(text.find([' ', 'T'])?);
+    let rest = clock.trim_start_matches([' ', 'T']).strip_prefix("24:00")?;
+    let is_sharp = rest.is_empty() || rest.starts_with(':') && rest.chars().all(|c| matches!(c, ':' | '0' | '.' | ','));
+    let begin = datetime(&format!("{date} 00:00:00")).filter(|_| is_sharp)?;
+    Some(begin.date().tomorrow().ok()?.to_datetime(begin.time()))
+}
+
 impl TimeParser {
     pub(crate) fn new(format: Option<TimeFormat>, zone: Option<NamedTimeZone>) -> Self {
         Self { format: format.unwrap_or_default(), zone: zone.unwrap_or_else(NamedTimeZone::utc) }
@@ -191,7 +200,7 @@ impl TimeParser {
         let plain = with_plain_half(text);
         let text = &*plain;
         let (clock, offset) = split_offset(text);
-        if let Some(time) = datetime(clock) {
+        if let Some(time) = datetime(clock).or_else(|| end_of_day(clock)) {
             return match offset {
                 Some(offset) => {
                     let timestamp = offset.to_timestamp(time).map_err(|_| "outside the years 0 to 9999".to_owned())?;
@@ -423,6 +432,9 @@ mod tests {
             ("auto", "3.2.2025 9:05:00,25", "2025-02-03T09:05:00.250000Z"),
             ("auto", "20250203 10:00:00", "2025-02-03T10:00:00.000000Z"),
             ("auto", "20250203T100000Z", "2025-02-03T10:00:00.000000Z"),
+            ("auto", "2025-02-03 24:00:00", "2025-02-04T00:00:00.000000Z"),
+            ("auto", "2025-12-31T24:00:00.000Z", "2026-01-01T00:00:00.000000Z"),
+            ("auto", "31.12.2025 24:00", "2026-01-01T00:00:00.000000Z"),
             ("%Y%m%d%H%M%S", "20250203100007", "2025-02-03T10:00:07.000000Z"),
             ("%Y-%m-%d %H:%M:%S:%f", "2025-02-03 10:00:00:500", "2025-02-03T10:00:00.500000Z"),
         ] {
@@ -489,6 +501,9 @@ mod tests {
             // What is offered reads the text.
             let offered = error.split_once("--time-format \"").and_then(|(_, rest)| rest.split_once('"'));
             assert!(offered.is_none_or(|(pattern, _)| read(pattern, text).is_ok()), "{text}: {error}");
+        }
+        for text in ["2025-02-03 24:00:01", "2025-02-03 24:01", "2025-02-30 24:00:00"] {
+            assert!(read("auto", text).is_err(), "{text}");
         }
         assert!(read("%H:%M", "12:30").unwrap_err().contains("full date"));
         assert!("weekly".parse::<TimeFormat>().is_err());

@@ -44,6 +44,10 @@ pub enum AcceptedFinding {
     Unordered,
     /// The amounts that rows add never fall, as a running total does.
     GrowingSteps,
+    /// Rows contain others, by their time or as their sum, or overlap: each counts in full.
+    NestedRows,
+    /// A device has, or follows, the sum of the figures of others: all count.
+    Sums,
     /// A running total falls again and again. What it had counted before it begins anew near zero is added.
     FallingTotals,
 }
@@ -53,6 +57,8 @@ impl AcceptedFinding {
         match self {
             Self::Unordered => "unordered",
             Self::GrowingSteps => "growing-steps",
+            Self::NestedRows => "nested-rows",
+            Self::Sums => "sums",
             Self::FallingTotals => "falling-totals",
         }
     }

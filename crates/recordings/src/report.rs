@@ -4,6 +4,7 @@ use std::fmt;
 
 use eadt_schemas::EventTime;
 use eadt_schemas::counts::counted;
+use eadt_schemas::figures::format_signed_percent;
 use serde::Serialize;
 
 use crate::encoding::Encoding;
@@ -219,7 +220,7 @@ impl fmt::Display for ImportReport {
         for check in &self.counters {
             write!(f, "{}: counter {:.3} J, integral {:.3} J", check.device, check.counter_joules, check.integral_joules)?;
             match check.difference_ratio {
-                Some(ratio) => writeln!(f, ", difference {:+.3} %", ratio * 100.0)?,
+                Some(ratio) => writeln!(f, ", difference {}", format_signed_percent(ratio, 3))?,
                 None => writeln!(f)?,
             }
         }

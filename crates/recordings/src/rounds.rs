@@ -23,6 +23,18 @@ const MOST_UNNAMED_NUMBERS: usize = 16;
 /// The least difference between the mean powers of two boards, as a share of the greater one, that shows two levels.
 const LEAST_LEVEL_DIFFERENCE: f64 = 0.05;
 
+/// Fewer rows in turn, and a smaller mean difference from row to row as a part of their mean, may be what a job does.
+const FEWEST_ROWS_IN_TURN: usize = 40;
+const LEAST_CHANGE_IN_TURN: f64 = 0.05;
+/// Squares of changes to the row after the next, as a part of those to the next row: at most, and if times show turns, too.
+const MOST_TO_OWN_ROW: f64 = 0.05;
+const MOST_TO_OWN_ROW_IN_TIME: f64 = 0.25;
+/// Part of the rows from which power goes back in the direction that it came from.
+const LEAST_TURNING_BACK: f64 = 0.9;
+/// Variance of every second interval, as a part of that of all, and the least difference of both as a part of their mean.
+const MOST_VARIANCE_OF_INTERVALS: f64 = 0.05;
+const LEAST_INTERVAL_DIFFERENCE: f64 = 0.1;
+
 /// Words in the names of columns that hold a state, another reading or a time, whatever their values are.
 const STATE_COLUMN_WORDS: [&str; 86] = [
     "action",
@@ -278,6 +290,59 @@ pub(crate) fn find_unnamed_rounds(rows: &[ValueRow], watts: &HashMap<u64, f64>, 
     Some((line, boards))
 }
 
+/// Returns whether rows are readings of two boards in turn, by their power: it is near that of the row before the last one, and far
+/// from that of the last, over the whole record. If the intervals are in turn, too, a smaller difference shows it.
+///
+/// Phases of a job that last two rows or more are none. More boards in turn look like a load with a period.
+pub(crate) fn are_two_boards_in_turn(rows: &[(EventTime, f64)]) -> bool {
+    let intervals: Vec<f64> = rows.windows(2).map(|pair| pair[1].0.seconds_since(pair[0].0)).collect();
+    if rows.len() < FEWEST_ROWS_IN_TURN || intervals.iter().any(|seconds| *seconds <= 0.0) {
+        return false;
+    }
+    let mut rounds: Vec<f64> = intervals.windows(2).map(|pair| pair[0] + pair[1]).collect();
+    rounds.sort_by(f64::total_cmp);
+    let watts: Vec<f64> = rows.iter().map(|(_, watts)| *watts).collect();
+    let (first, second) = watts.split_at(watts.len() / 2);
+    let is_in_turn = are_levels_in_turn(first) && are_levels_in_turn(second)
+        || are_intervals_in_turn(&intervals) && change_to_own_row(&watts) <= MOST_TO_OWN_ROW_IN_TIME;
+    rounds[rounds.len() / 2] <= LONGEST_ROUND_SECONDS && is_in_turn
+}
+
+fn mean_of(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = values.len().max(1);
+    values.sum::<f64>() / count as f64
+}
+
+/// Returns the squares of changes to the row after the next, as a part of those to the next row; 1 if there are none.
+fn change_to_own_row(watts: &[f64]) -> f64 {
+    let squares = |rows: usize| mean_of(watts.windows(rows).map(|window| (window[rows - 1] - window[0]).powi(2)));
+    let to_next = squares(2);
+    if to_next > 0.0 { squares(3) / to_next } else { 1.0 }
+}
+
+fn are_levels_in_turn(watts: &[f64]) -> bool {
+    let change = mean_of(watts.windows(2).map(|pair| (pair[1] - pair[0]).abs()));
+    let turns_back = |window: &&[f64]| (window[1] - window[0]) * (window[2] - window[1]) < 0.0;
+    let turning_back = watts.windows(3).filter(turns_back).count();
+    change_to_own_row(watts) <= MOST_TO_OWN_ROW
+        && change >= LEAST_CHANGE_IN_TURN * mean_of(watts.iter().copied())
+        && turning_back as f64 >= LEAST_TURNING_BACK * watts.len().saturating_sub(2) as f64
+}
+
+/// Returns whether every second interval is the same, and another one than those between.
+fn are_intervals_in_turn(seconds: &[f64]) -> bool {
+    let every_second = |first: usize| -> Vec<f64> { seconds.iter().skip(first).step_by(2).copied().collect() };
+    let variance = |values: &[f64]| {
+        let mean = mean_of(values.iter().copied());
+        mean_of(values.iter().map(|value| (value - mean).powi(2)))
+    };
+    let (even, odd) = (every_second(0), every_second(1));
+    let within = f64::midpoint(variance(&even), variance(&odd));
+    let difference = (mean_of(even.iter().copied()) - mean_of(odd.iter().copied())).abs();
+    within <= MOST_VARIANCE_OF_INTERVALS * variance(seconds)
+        && difference >= LEAST_INTERVAL_DIFFERENCE * mean_of(seconds.iter().copied())
+}
+
 /// Returns the rows that have power, in order of time.
 fn rows_with_power(rows: &[ValueRow], watts: &HashMap<u64, f64>) -> Vec<ValueRow> {
     let mut rows: Vec<ValueRow> = rows.iter().copied().filter(|(_, line, _)| watts.contains_key(line)).collect();
@@ -465,6 +530,42 @@ mod tests {
             let found = find_unnamed_rounds(&rows, &watts, Some(numbers.as_slice()).filter(|_| is_numbers));
             assert_eq!(found.map(|(_, boards)| boards), expected, "{what}");
         }
+    }
+
+    /// What it is, the time of a row in seconds and its watts, and whether two boards are found.
+    type Turns<'a> = (&'a str, fn(u32) -> f64, &'a dyn Fn(u32) -> f64, bool);
+
+    #[test]
+    fn two_boards_in_turn_are_known_by_power_and_times() {
+        let noise = |row: u32| f64::from(row * 37 % 13);
+        let even: fn(u32) -> f64 = |row| f64::from(row) * 0.5;
+        let uneven: fn(u32) -> f64 = |row| f64::from(row / 2) + f64::from(row % 2) * 0.4;
+        let wave = |row: u32, rows: f64| 80.0 * (f64::from(row / 2) / rows * std::f64::consts::TAU).sin();
+        let cases: [Turns<'_>; 11] = [
+            ("two levels", even, &|row| [300.0, 100.0][(row % 2) as usize] + noise(row / 2), true),
+            ("both ramp up", even, &|row| [300.0, 100.0][(row % 2) as usize] + f64::from(row), true),
+            ("one level, uneven times", uneven, &|row| 300.0 + wave(row, [13.0, 14.0][(row % 2) as usize]), true),
+            ("one level, even times", even, &|row| 300.0 + wave(row, [13.0, 14.0][(row % 2) as usize]), false),
+            ("phases of two rows", even, &|row| [300.0, 100.0][(row / 2 % 2) as usize] + noise(row), false),
+            ("phases of five rows", even, &|row| [300.0, 100.0][(row / 5 % 2) as usize], false),
+            ("a smooth load, uneven times", uneven, &|row| 300.0 + wave(row, 20.0), false),
+            ("noise, uneven times", uneven, &|row| 300.0 + noise(row), false),
+            ("an idle board that changes by a watt", even, &|row| [100.0, 101.0][(row % 2) as usize], false),
+            ("a constant load", even, &|_| 300.0, false),
+            (
+                "two levels a quarter of an hour apart",
+                |row| f64::from(row) * 900.0,
+                &|row| [300.0, 100.0][(row % 2) as usize],
+                false,
+            ),
+        ];
+        for (what, time, watts, expected) in cases {
+            let rows: Vec<(EventTime, f64)> = (0..240).map(|row| (EventTime::from_seconds(time(row)), watts(row))).collect();
+            assert_eq!(are_two_boards_in_turn(&rows), expected, "{what}");
+        }
+        let few: Vec<(EventTime, f64)> =
+            (0..20).map(|row| (EventTime::from_seconds(even(row)), [300.0, 100.0][(row % 2) as usize])).collect();
+        assert!(!are_two_boards_in_turn(&few));
     }
 
     #[test]

@@ -3,11 +3,12 @@
 use std::collections::{BTreeSet, HashMap};
 
 use eadt_schemas::EventTime;
+use eadt_schemas::counts::counted;
 
 use crate::ImportOptions;
 use crate::clock::ParsedTime;
 use crate::options::FileSetKind;
-use crate::recording::{Recording, SourceId, SourceKind};
+use crate::recording::{RecordedReading, Recording, SourceId, SourceKind};
 
 /// A time that cannot be settled: what is wrong, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -181,6 +182,34 @@ impl RowTimes {
                 .to_owned(),
         })
     }
+}
+
+/// No record has a silence as long as this, a year in seconds: before or after it the clock was wrong.
+const LEAP_SECONDS: f64 = 366.0 * 86_400.0;
+const YEAR_SECONDS: f64 = 365.25 * 86_400.0;
+
+/// Describes the leap of a clock in a recording whose readings are in order: more than a year between two readings of a source.
+/// Returns `None` if there is none.
+pub(crate) fn describe_leap(recording: &Recording) -> Option<String> {
+    let is_leap = |pair: &[RecordedReading]| pair[1].time.seconds_since(pair[0].time) > LEAP_SECONDS;
+    let leaps = recording.sources.iter().filter_map(|source| {
+        let at = source.readings.windows(2).position(is_leap)?;
+        Some(source.readings.split_at(at + 1))
+    });
+    let (before, after) = leaps.min_by_key(|(_, after)| after.first().map(|reading| (reading.file, reading.line)))?;
+    let (last, next) = (before.last()?, after.first()?);
+    let place = |reading: &RecordedReading| format!("{}:{}", recording.files[reading.file as usize], reading.line);
+    let years = next.time.seconds_since(last.time) / YEAR_SECONDS;
+    let (rows, side) = if before.len() <= after.len() { (before.len(), "before") } else { (after.len(), "after") };
+    Some(format!(
+        "{}: the times leap by {years:.1} years to {}, from {} in {}: if the clock was not set yet, or is set wrong, or times are in two \
+         units, correct the {} {side} the leap or take them out",
+        place(next),
+        next.time,
+        last.time,
+        place(last),
+        counted(rows, "row")
+    ))
 }
 
 #[cfg(test)]

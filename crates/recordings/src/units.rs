@@ -116,6 +116,7 @@ const SPELLINGS: &[(&str, &str)] = &[
     ("kWh/h", "kW"),
     ("kj", "kJ"),
     ("KJ", "kJ"),
+    ("Kj", "kJ"),
     ("μJ", "µJ"),
     ("uj", "µJ"),
     ("UJ", "µJ"),
@@ -642,7 +643,8 @@ fn begins_word(before: char, letter: char, next: Option<char>) -> bool {
 pub fn worded_unit(name: &str, dimension: Dimension) -> Option<Unit> {
     let fits = |unit: &Unit| unit.dimension == dimension;
     let is_electrical = dimension.is_electrical();
-    let mut spelled = spelled_units(name).into_iter().filter_map(|(_, unit)| unit).filter(|unit| is_electrical && fits(unit));
+    let all_spelled = spelled_units(name);
+    let mut spelled = all_spelled.iter().filter_map(|(_, unit)| *unit).filter(|unit| is_electrical && fits(unit));
     if let Some(first) = spelled.next() {
         return spelled.all(|other| other == first).then_some(first);
     }
@@ -653,8 +655,10 @@ pub fn worded_unit(name: &str, dimension: Dimension) -> Option<Unit> {
     {
         return Some(unit);
     }
+    // The `watt` of `watt_hours` is a part of another unit.
+    let is_of_spelled = |word: &str| all_spelled.iter().any(|(text, _)| words(text).any(|part| part == word));
     // `W` and `J` may be anything, and are the units that a column without one is in.
-    let written = words(name).filter(|word| word.chars().count() >= 2).filter_map(Unit::by_name);
+    let written = words(name).filter(|word| word.chars().count() >= 2 && !is_of_spelled(word)).filter_map(Unit::by_name);
     let humped = joined_units(name).into_iter().filter_map(|found| match found {
         JoinedUnit::Known(_, unit) => Some(unit),
         JoinedUnit::Foreign(_) | JoinedUnit::Ambiguous(_) => None,
@@ -671,26 +675,44 @@ fn words(name: &str) -> impl Iterator<Item = &str> {
 /// Multiples of counts, as letters and as words.
 const COUNT_LETTERS: [&str; 7] = ["k", "K", "M", "B", "G", "bn", "Mio"];
 const COUNT_WORDS: [&str; 6] = ["thousand", "thousands", "million", "millions", "billion", "billions"];
+/// The same in small letters, which mean nothing else beside what is counted.
+const SMALL_COUNT_LETTERS: [&str; 2] = ["m", "b"];
 /// Words that a letter behind them makes a multiple of.
 const COUNTED_WORDS: [&str; 7] = ["images", "samples", "sequences", "steps", "token", "tokens", "total"];
+/// Words that a letter behind them distinguishes: `samples_group_b`.
+const LETTERED_WORDS: [&str; 27] = [
+    "arm", "batch", "case", "class", "device", "expert", "fold", "gpu", "group", "head", "host", "job", "layer", "model", "node",
+    "part", "phase", "rank", "replica", "run", "shard", "split", "stage", "top", "type", "variant", "worker",
+];
+
+/// Returns the letter at the end of a name in which something is counted, if it states a multiple: `M` of `tokens_M`,
+/// `tokens_seen_M` and `tokensM`, `b` of `tokens_b`.
+fn count_ending(name: &str) -> Option<&str> {
+    let is_one = |list: &[&str], word: &str| list.iter().any(|known| word.eq_ignore_ascii_case(known));
+    let name = name.trim_end();
+    let places = word_places(name);
+    let (last, before) = places.split_last().filter(|(last, _)| last.end == name.len())?;
+    let letter = &name[last.clone()];
+    let counts = before.iter().any(|place| is_one(&COUNTED_WORDS, &name[place.clone()]));
+    let is_label = before.last().is_some_and(|place| is_one(&LETTERED_WORDS, &name[place.clone()]));
+    (counts && !is_label && (COUNT_LETTERS.contains(&letter) || SMALL_COUNT_LETTERS.contains(&letter))).then_some(letter)
+}
 
 /// Returns the multiple in which the name of a column states that it counts: `M` of `tokens (M)`, `tokens_M`, `Mtokens` and `M
 /// tokens`, `millions` of `tokens in millions`, `1e6` of `tokens (1e6)`.
 pub(crate) fn count_multiple(name: &str) -> Option<&str> {
     let is_one = |list: &[&str], word: &str| list.iter().any(|known| word.eq_ignore_ascii_case(known));
     let bracketed = last_brackets(name).filter(|inside| COUNT_LETTERS.contains(inside) || is_thousands(inside));
-    let ending = || {
-        let (before, letter) = name.trim().rsplit_once(['_', ' '])?;
-        let follows_count = words(before).last().is_some_and(|word| is_one(&COUNTED_WORDS, word));
-        (follows_count && COUNT_LETTERS.contains(&letter)).then_some(letter)
-    };
     // `M_tokens` is in millions; in `run_M_tokens` the letter may be of the run.
     let mut first = words(name);
     let leading = first.next().filter(|letter| COUNT_LETTERS.contains(letter));
     let leading = leading.filter(|_| first.next().is_some_and(|word| is_one(&COUNTED_WORDS, word)));
     let is_prefix = |word: &str, letter: &str| word.strip_prefix(letter).is_some_and(|rest| is_one(&COUNTED_WORDS, rest));
-    let prefix = || words(name).find_map(|word| COUNT_LETTERS.into_iter().find(|letter| is_prefix(word, letter)));
-    bracketed.or_else(|| words(name).find(|word| is_one(&COUNT_WORDS, word))).or_else(ending).or(leading).or_else(prefix)
+    // `btokens` may be those of a batch.
+    let letters = || COUNT_LETTERS.into_iter().chain(["m"]);
+    let prefix = || words(name).find_map(|word| letters().find(|letter| is_prefix(word, letter)));
+    let worded = || words(name).find(|word| is_one(&COUNT_WORDS, word));
+    bracketed.or_else(worded).or_else(|| count_ending(name)).or(leading).or_else(prefix)
 }
 
 /// Returns whether a text is a power of ten of at least a thousand: `x1000`, `1e6`, `10^9`, `1000s`.
@@ -704,7 +726,7 @@ fn is_thousands(text: &str) -> bool {
 }
 
 /// Units that are none of power or energy that is read here. `V` and `A` may name a feed or a phase as well.
-pub(crate) const FOREIGN_UNITS: [&str; 46] = [
+pub(crate) const FOREIGN_UNITS: [&str; 49] = [
     "hp",
     "HP",
     "PS",
@@ -751,6 +773,9 @@ pub(crate) const FOREIGN_UNITS: [&str; 46] = [
     "erg",
     "VAh",
     "kVAh",
+    "mAh",
+    "varh",
+    "kvarh",
 ];
 
 /// Units of quantities that no field has, as sensors of a machine and meters have them in a column of units, in any letter case.
@@ -793,13 +818,52 @@ pub(crate) fn is_unit_of_others(text: &str) -> bool {
 /// calibrated.
 const UNITS_IN_BRACKETS: [&str; 2] = ["PS", "cal"];
 
+/// Units of [`FOREIGN_UNITS`], in small letters, that mean something else unless letter case shows the unit: `powerVar` is a
+/// variance, `power_hw` of the hardware, `power_gw` of a gateway, `power_ma` a moving average, `power_ev` of a vehicle.
+const UNITS_BY_CASE: [&str; 9] = ["cal", "ev", "gw", "hw", "kwmin", "ma", "ps", "var", "wmin"];
+
+/// Returns whether a word is one of [`FOREIGN_UNITS`] in any letter case.
+fn is_foreign_in_any_case(word: &str) -> bool {
+    let is_word = |list: &[&str]| list.iter().any(|unit| word.eq_ignore_ascii_case(unit));
+    is_word(&FOREIGN_UNITS) && !is_word(&UNITS_BY_CASE)
+}
+
+/// Returns a unit of [`FOREIGN_UNITS`], in any letter case, that is the text in the last brackets of a name, or else its last word:
+/// `va` of `power_va`, `Cw` of `powerCw`, `VA` of a name that is nothing else. Other names of two letters may be of a host.
+fn foreign_ending(name: &str) -> Option<&str> {
+    if let Some(inside) = last_brackets(name) {
+        return Some(inside).filter(|inside| is_foreign_in_any_case(inside));
+    }
+    let segment = name.rsplit_once(UNIT_SEPARATORS).map(|(_, last)| last.trim());
+    let places = word_places(name);
+    let last = places.last().filter(|last| last.end == name.len()).map(|last| &name[last.clone()]);
+    let is_alone = |word: &str| word.len() > 2 || word.eq_ignore_ascii_case("va");
+    let last = last.filter(|word| places.len() > 1 || is_alone(word));
+    [segment, last].into_iter().flatten().find(|word| is_foreign_in_any_case(word))
+}
+
+/// Words of energy before a number that is a factor of the unit behind it.
+const WORDS_BEFORE_TENS: [&str; 3] = ["energie", "energy", "joule"];
+
+/// Returns a unit of energy with a power of ten before it at the end of a name of energy: `10wh` of `energy_10wh`. In names of
+/// power the number may be that of a board or of a limit.
+fn tens_of_a_unit(name: &str) -> Option<&str> {
+    let places = word_places(name);
+    let [.., before, number, unit] = places.as_slice() else { return None };
+    let word = |place: &Range<usize>| &name[place.clone()];
+    let is_of_energy = WORDS_BEFORE_TENS.contains(&word(before).to_lowercase().as_str());
+    let is_unit = Unit::by_name(word(unit)).is_some_and(|unit| unit.dimension == Energy);
+    let is_joined = number.end == unit.start && unit.end == name.len();
+    (is_of_energy && is_unit && is_joined && is_power_of_ten(word(number))).then(|| &name[number.start..])
+}
+
 /// Milli or mega: letter case has to show it, and does not.
 pub(crate) const AMBIGUOUS_UNITS: [&str; 7] = ["mw", "Mw", "mj", "Mj", "mwh", "Mwh", "MWH"];
 
 /// Returns the part of a column's name that forbids reading it as power or energy in a known unit. It may be another unit in the
 /// last brackets, after the last separator or after a word (`Apparent power (VA)`, `power_dW`, `powerGW`). It may be a multiple
-/// (`power (W x10)`, `power [0.1W]`, `tenths of a watt`), a unit that is spelled out (`kilowatt_seconds`, `dWatts`), or an
-/// [`ambiguous_unit`].
+/// (`power (W x10)`, `power [0.1W]`, `tenths of a watt`, `energy_10wh`), a unit that is spelled out (`kilowatt_seconds`,
+/// `dWatts`), or an [`ambiguous_unit`]. Letter case matters only where a unit may be another word.
 pub fn unreadable_unit(name: &str) -> Option<&str> {
     let name = name.trim();
     let brackets = last_brackets(name);
@@ -818,6 +882,7 @@ pub fn unreadable_unit(name: &str) -> Option<&str> {
         .or_else(hours)
         .or_else(|| spelled().or_else(humped).or_else(|| factor(name)).or_else(|| worded_factor(name)).filter(|_| !is_readable))
         .or_else(|| bare_factor(name).or_else(|| prefixed_unit(name)).filter(|_| !is_readable))
+        .or_else(|| foreign_ending(name).or_else(|| tens_of_a_unit(name)).filter(|_| !is_readable))
 }
 
 /// Returns the part of a column's name that may be read as two units of power or energy. It is letters that may be milli or mega
@@ -848,8 +913,8 @@ const FACTOR_WORDS: [&str; 4] = ["x", "times", "per", "factor"];
 const LOOSE_FACTOR_WORDS: [&str; 2] = ["by", "over"];
 const SCALE_WORDS: [&str; 3] = ["scaled", "divided", "multiplied"];
 
-/// Returns a factor that a name has in words: `tenths` of `power in tenths of a watt`, `hundred` of `hundred watts`, `10` of
-/// `power_watts_times_10`.
+/// Returns a factor that a name has in words: `tenths` of `power in tenths of a watt`, `Hundredths` of `PowerHundredthsKW`,
+/// `hundred` of `hundred watts`, `10` of `power_watts_times_10`.
 fn worded_factor(name: &str) -> Option<&str> {
     let all: Vec<&str> = words(name).collect();
     let is_unit =
@@ -861,7 +926,8 @@ fn worded_factor(name: &str) -> Option<&str> {
         [.., first, word] if is_word(&LOOSE_FACTOR_WORDS, word) => is_word(&SCALE_WORDS, first) || is_unit(Some(first)),
         _ => false,
     };
-    all.iter().enumerate().find_map(|(at, word)| {
+    let humped = || word_places(name).into_iter().map(|place| &name[place]).find(|word| is_word(&FRACTIONS, word));
+    let separate = all.iter().enumerate().find_map(|(at, word)| {
         let lower = word.to_ascii_lowercase();
         let after = all.get(at + 1);
         let is_of_unit = is_unit(after) || at > 0 && is_unit(all.get(at - 1)) && after.is_none();
@@ -869,7 +935,8 @@ fn worded_factor(name: &str) -> Option<&str> {
         let is_number = is_power_of_ten(word) && is_scale;
         let is_factor = FRACTIONS.contains(&lower.as_str()) || NUMBER_WORDS.contains(&lower.as_str()) && is_of_unit || is_number;
         is_factor.then_some(*word)
-    })
+    });
+    separate.or_else(humped)
 }
 
 /// Returns whether digits are ten, a hundred and so on.
@@ -943,6 +1010,15 @@ mod tests {
             ("tokens in millions", Some("millions")),
             ("Samples (thousands)", Some("thousands")),
             ("tokens_total_B", Some("B")),
+            ("tokens_seen_M", Some("M")),
+            ("tokensM", Some("M")),
+            ("mtokens", Some("m")),
+            ("tokens_b", Some("b")),
+            ("tokens_processed_bn", Some("bn")),
+            ("samples_group_b", None),
+            ("tokens_top_k", None),
+            ("samples_GPU_B", None),
+            ("tokens_to_m2", None),
             ("Mtokens", Some("M")),
             ("kSamples", Some("k")),
             ("train/Btokens_total", Some("B")),
@@ -1086,6 +1162,9 @@ mod tests {
             ("Potencia (Milivatios)", "mW"),
             ("potencia, vatios", "W"),
             ("moc [kilowaty]", "kW"),
+            ("watt_hours", ""),
+            ("total_watt_hours", ""),
+            ("watts_of_watt_hours", "W"),
         ] {
             let unit_of = bracketed_unit(text).or_else(|| worded_unit(text, Power));
             assert_eq!(name(unit_of), unit, "{text}");
@@ -1140,6 +1219,8 @@ mod tests {
             ("電力量（キロワット時）", "kWh"),
             ("energía, kilovatios hora", "kWh"),
             ("Энергия, кДж", "kJ"),
+            ("energy_Kj", "kJ"),
+            ("watt_hours", "Wh"),
         ] {
             let unit_of = bracketed_unit(text).or_else(|| worded_unit(text, Energy));
             assert_eq!(name(unit_of), unit, "{text}");
@@ -1332,6 +1413,33 @@ mod tests {
             ("Leistung Mega", None),
             ("power (microwave)", None),
             ("power (mega)", Some("mega")),
+            ("power_va", Some("va")),
+            ("VA", Some("VA")),
+            ("power_cw", Some("cw")),
+            ("power_nw", Some("nw")),
+            ("power_dw", Some("dw")),
+            ("powerCw", Some("Cw")),
+            ("power_dbm", Some("dbm")),
+            ("power_btu", Some("btu")),
+            ("Power (va)", Some("va")),
+            ("energy_vah", Some("vah")),
+            ("energy_varh", Some("varh")),
+            ("charge_ah", Some("ah")),
+            ("PowerHundredthsKW", Some("Hundredths")),
+            ("EnergyTenthsOfKWh", Some("Tenths")),
+            ("energy_10wh", Some("10wh")),
+            ("energy_10s", None),
+            ("energy_12wh", None),
+            ("power_100w", None),
+            ("va_node_power", None),
+            ("nw", None),
+            ("hp", None),
+            ("power_va [W]", None),
+            ("power_hw", None),
+            ("power_gw", None),
+            ("power_ma", None),
+            ("power_ev", None),
+            ("power_nw1", None),
             ("leistung_mikrowatt", Some("mikrowatt")),
             ("potencia_milivatios", None),
             ("Мощность, кВт", None),

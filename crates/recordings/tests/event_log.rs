@@ -255,6 +255,31 @@ fn data_in_base64_is_the_value() {
 }
 
 #[test]
+fn what_programs_print_of_records_is_named() {
+    let event = "{\"specversion\":\"1.0\",\"type\":\"io.eadt.gpu.telemetry.v1\",\"data\":{}}";
+    for (what, text, part) in [
+        ("a key", format!("lab/x\t{event}\n"), "with its key or time before its value"),
+        ("a time", format!("CreateTime:1738576800000\tlab/x\t{event}\n"), "with its key or time before its value"),
+        (
+            "kcat",
+            "{\"topic\":\"eadt.gpu.telemetry.v1\",\"partition\":0,\"offset\":1,\"key\":\"lab/x\",\"payload\":\"{}\"}\n"
+                .to_owned(),
+            "as kcat prints it",
+        ),
+        (
+            "no headers",
+            "{\"time\": \"2025-02-03T10:00:00Z\", \"device\": \"GPU-1\", \"collector\": \"n1\"}\n".to_owned(),
+            "without its headers",
+        ),
+    ] {
+        let error = LogReader::new("x", text.as_bytes()).unwrap().next_event().unwrap_err().to_string();
+        assert!(error.contains(part) && error.contains("eadt record"), "{what}: {error}");
+    }
+    let table = LogReader::new("x", "time\tpower\n".as_bytes()).unwrap().next_event().unwrap_err().to_string();
+    assert!(!table.contains("eadt record"), "{table}");
+}
+
+#[test]
 fn what_is_no_event_is_refused_without_eating_memory() {
     for (text, part) in
         [("{\"a\":1}\n", "not a CloudEvents"), ("\u{0}\n", "not a CloudEvents"), ("[1]", "where an event should begin")]

@@ -387,8 +387,8 @@ fn a_note_shows_where_counter_and_power_contradict_each_other_and_what_windows_d
         table("time,power,energy", 120, |at| format!("{}Z,{},{}", clock(at), power(at), counter(at)))
     };
     for (what, text, place) in [
-        ("power is frozen", rows(|_| 60, |at| 300 * at), "in 119 of 119 steps, from line 2 on to line 121"),
-        ("the counter is slow", rows(|_| 300, |at| 30 * at), "in 119 of 119 steps, from line 2 on to line 121"),
+        ("power is frozen", rows(|_| 120, |at| 300 * at), "in 119 of 119 steps, from line 2 on to line 121"),
+        ("the counter is slow", rows(|_| 300, |at| 120 * at), "in 119 of 119 steps, from line 2 on to line 121"),
         (
             "the counter is fast later",
             rows(|_| 300, |at| 300 * at + at.saturating_sub(40) * 1200),

@@ -95,6 +95,26 @@ fn mlperf_has_phases_blocks_evaluations_and_samples() {
 }
 
 #[test]
+fn power_of_a_node_in_kilowatts_is_noted() {
+    let run = mllog("", T0, "run_start", "null", "{}")
+        + &mllog("", T0, "block_start", "null", "{\"samples_count\": 0}")
+        + &mllog("", T0 + 30_000, "block_stop", "null", "{\"samples_count\": 100}")
+        + &mllog("", T0 + 30_000, "run_stop", "null", "{\"samples_count\": 100}");
+    let power = |factor: f64| -> String {
+        let row =
+            |i: u32| mllog("", T0 + 2000 * u64::from(i), "power_reading", &(factor * f64::from(6000 + i)).to_string(), "{}");
+        (0..20).map(row).collect()
+    };
+    for (factor, noted) in [(1.0, false), (0.001, true)] {
+        let log = power(factor);
+        let files = [("result_0.txt", run.as_str()), ("node_0.txt", log.as_str())];
+        let imported = read(RecordingFormat::Mlperf, &files, &ImportOptions::default()).unwrap();
+        let is_note = |note: &String| note.contains("little for one node") && note.contains("kW");
+        assert_eq!(imported.report.notes.iter().any(is_note), noted, "{:?}", imported.report.notes);
+    }
+}
+
+#[test]
 fn mlperf_counts_epochs_where_nothing_else_counts() {
     let mut log = mllog("", T0, "run_start", "null", "{}") + &mllog("", T0, "train_samples", "1000", "{}");
     for epoch in 1..=3 {

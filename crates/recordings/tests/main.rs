@@ -1,5 +1,8 @@
 //! The integration tests of this package, one binary: linking is most of what another one would cost.
 
+mod board_totals;
+mod column_names;
+mod energy_counters;
 mod event_log;
 mod figures;
 mod formats;

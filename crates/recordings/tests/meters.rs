@@ -69,7 +69,7 @@ fn a_window_that_contains_others_has_only_what_they_lack() {
         near(joules(&imported), total, what);
         assert_eq!(has_note(&imported, "is taken off it"), rows.contains(&epoch), "{what}: {:?}", imported.report.notes);
         if rows.contains(&epoch) {
-            let meant = options(&[AcceptedFinding::GrowingSteps]);
+            let meant = options(&[AcceptedFinding::NestedRows]);
             near(joules(&read(CSV, &[("z.csv", &text)], &meant).unwrap()), 20_910.0, what);
         }
     }
@@ -380,7 +380,14 @@ fn a_column_that_is_the_sum_of_others_is_left_out() {
     let (alone, _) = total(&wide(|a, b| a + b), &maps(&["power_watts[x]=g0", "power_watts[y]=g1"]));
     near(both, alone, "the sum");
     assert!(is_noted);
-    let (other, is_noted) = total(&wide(|a, b| 1.04 * (a + b)), &options);
+    let with_losses = wide(|a, b| 1.04 * (a + b));
+    let error = read(CSV, &[("s.csv", &with_losses)], &options).map(|imported| joules(&imported)).unwrap_err();
+    assert!(error.contains(":z: power_watts follows the sum of that of") && error.contains("--accept sums"), "{error}");
+    let meant = ImportOptions {
+        accept: vec![AcceptedFinding::Sums],
+        ..maps(&["power_watts[x]=g0", "power_watts[y]=g1", "power_watts[z]=rest"])
+    };
+    let (other, is_noted) = total(&with_losses, &meant);
     assert!(!is_noted && other > 1.5 * alone, "what a supply loses is no rounding");
     // Rows of devices, and counters.
     let rows = |second: u32| {
@@ -423,13 +430,19 @@ fn a_sum_that_is_rounded_more_coarsely_than_its_parts_is_left_out() {
             let [a, b, c] = parts(row);
             format!("{a:.1},{b:.1},{c:.1},{:.1}", (factor * (a + b + c) / step).round() * step)
         });
-        let imported = read(CSV, &[("s.csv", &text)], &options).unwrap();
-        (joules(&imported), has_note(&imported, "is the sum of that of"))
+        read(CSV, &[("s.csv", &text)], &options).map(|imported| (joules(&imported), has_note(&imported, "is the sum of that of")))
     };
-    let (with_losses, is_noted) = import(100.0, 1.06);
-    assert!(!is_noted, "what a supply loses is no rounding");
+    let error = import(100.0, 1.06).unwrap_err();
+    assert!(error.contains("(× 1.06"), "what a supply loses is no rounding: {error}");
+    let whole = {
+        let text = table("time,g0,g1,g2", 120, 10, |row| parts(row).map(|watts| format!("{watts:.1}")).join(","));
+        joules(
+            &read(CSV, &[("s.csv", &text)], &of_node(maps(&["power_watts[x]=g0", "power_watts[y]=g1", "power_watts[z]=g2"])))
+                .unwrap(),
+        )
+    };
     for step in [0.1, 1.0, 10.0, 100.0] {
-        let (counted, is_noted) = import(step, 1.0);
-        assert!(is_noted && counted < 0.6 * with_losses, "in steps of {step} W: {counted} of {with_losses}");
+        let (counted, is_noted) = import(step, 1.0).unwrap();
+        assert!(is_noted && (counted - whole).abs() < 1e-6 * whole, "in steps of {step} W: {counted} of {whole}");
     }
 }

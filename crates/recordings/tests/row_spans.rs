@@ -1,6 +1,6 @@
 //! Rows that add energy and have a time of their own: it counts in that time, and nothing is known of the time between.
 
-use eadt_recordings::{ImportOptions, ImportedRecording, RecordingFormat};
+use eadt_recordings::{AcceptedFinding, ImportOptions, ImportedRecording, RecordingFormat};
 use eadt_schemas::v1::Meter;
 
 use crate::support::{maps, near, progress, read_texts as read, telemetry};
@@ -157,6 +157,96 @@ fn a_window_that_contains_others_is_none_of_them() {
         let count = if counted == "samples=*" { most(|row| row.samples_total) } else { most(|row| row.steps_total) };
         near(count, 4.0, counted);
     }
+}
+
+/// A window of Zeus: its start, name, length in seconds, and joules.
+type Window = (f64, &'static str, f64, f64);
+
+/// Imports windows of one board, whose energy is mapped as given.
+fn import_windows(windows: &[Window], map: &str, accept: &[AcceptedFinding]) -> Result<ImportedRecording, String> {
+    let row = |(start, name, seconds, joules): &Window| format!("{},{name},{seconds},{joules}\n", 1_738_576_800.0 + start);
+    let rows = windows.iter().map(row).collect::<String>();
+    let text = format!("start_time,window_name,elapsed_time,gpu0_energy\n{rows}");
+    let options = ImportOptions { accept: accept.to_vec(), ..unix(maps(&["time=start_time", map])) };
+    read(CSV, &[("z.csv", &text)], &options)
+}
+
+/// The map of energy that names the board, and the one that does not.
+const NAMED: &str = "energy_joules[gpu0]=gpu0_energy:J";
+const UNNAMED: &str = "energy_joules=gpu0_energy:J";
+
+#[test]
+fn windows_that_run_at_one_time_count_once() {
+    let one_inner: [Window; 4] =
+        [(0.0, "epoch", 60.0, 18e3), (40.0, "eval", 10.0, 3e3), (60.0, "epoch", 60.0, 18e3), (100.0, "eval", 10.0, 3e3)];
+    let epochs = (0..6).map(f64::from).flat_map(|epoch| {
+        let start = 60.0 * epoch;
+        [(start + 45.0, "eval", 10.0, 2500.0 + epoch), (start, "epoch", 59.5, 17.8e3 + 7.0 * epoch)]
+    });
+    let steps = (0..12).map(|step| (10.0 * f64::from(step), "step", 10.0, 3000.0 + f64::from(step)));
+    let train: Vec<Window> = steps.chain([(-2.0, "train", 125.0, 37e3)]).collect();
+    let at_once = (0..12).map(|step| (10.0 * f64::from(step), "step", 12.0, 3600.0 + f64::from(step % 3)));
+    for (what, windows, map, joules, note) in [
+        ("a window within each", one_inner.to_vec(), NAMED, 36e3, "is taken off it"),
+        ("of a board without a name", one_inner.to_vec(), UNNAMED, 36e3, "is taken off it"),
+        ("a single one", one_inner[..2].to_vec(), NAMED, 18e3, "is taken off it"),
+        ("a single one, maybe of two boards", one_inner[..2].to_vec(), UNNAMED, 21e3, "rows overlap"),
+        ("in the order of Zeus", epochs.collect(), NAMED, 106_905.0, "is taken off it"),
+        ("growing steps and their sum", train.clone(), NAMED, 37e3, "is taken off it"),
+        ("in part, with the same power", at_once.collect(), NAMED, 36_610.0, "counts once"),
+    ] {
+        let imported = import_windows(&windows, map, &[]).unwrap_or_else(|error| panic!("{what}: {error}"));
+        near(known(&imported).0, joules, what);
+        assert!(imported.report.notes.iter().any(|found| found.contains(note)), "{what}: {:?}", imported.report.notes);
+    }
+    let grown = import_windows(&train, NAMED, &[AcceptedFinding::GrowingSteps]).unwrap();
+    near(known(&grown).0, 37e3, "what rows add may grow, and still counts once");
+    let twice = import_windows(&train, NAMED, &[AcceptedFinding::NestedRows]).unwrap();
+    near(known(&twice).0, 73_066.0, "each window counts in full");
+}
+
+#[test]
+fn windows_that_overlap_in_part_with_another_power_stop_the_import() {
+    let in_turn = (0..10).map(|at| {
+        let start = 10.0 * f64::from(at);
+        if at % 2 == 0 { (start, "compute", 15.0, 4500.0) } else { (start, "allreduce", 10.0, 2500.0) }
+    });
+    let at_once = (0..12).map(|step| (10.0 * f64::from(step), "step", 12.0, 3600.0));
+    for (what, windows, map, overlap, twice) in [
+        ("another power", in_turn.collect::<Vec<Window>>(), NAMED, "25 s of 100 s", 35e3),
+        ("maybe of two boards", at_once.collect(), UNNAMED, "22 s of 122 s", 43.2e3),
+    ] {
+        let error = import_windows(&windows, map, &[]).unwrap_err();
+        assert!(error.starts_with("z.csv:3: ") && error.contains("first that of line 2"), "{what}: {error}");
+        assert!(error.contains(overlap) && error.ends_with("--accept nested-rows"), "{what}: {error}");
+        near(known(&import_windows(&windows, map, &[AcceptedFinding::NestedRows]).unwrap()).0, twice, what);
+    }
+    // Starts in whole seconds.
+    let rounded: Vec<Window> = (0..12).map(|step| ((10.4 * f64::from(step)).floor(), "step", 10.4, 3000.0)).collect();
+    near(known(&import_windows(&rounded, NAMED, &[]).unwrap()).0, 36e3, "rounded");
+}
+
+#[test]
+fn energy_since_the_start_of_a_job_is_a_total_that_begins_there() {
+    for flushes in [2, 4, 10] {
+        let row = |run: u32, flush: u32| {
+            let (hour, seconds, kwh) = (10 + run, 60 * flush, 0.005 * f64::from(flush));
+            format!("2025-02-03T{hour}:{flush:02}:00,p,run-{run},{seconds},{kwh:.8}\n")
+        };
+        let rows = (0..2).flat_map(|run| (1..=flushes).map(move |flush| row(run, flush))).collect::<String>();
+        let text = format!("timestamp,project_name,run_id,duration,gpu_energy\n{rows}");
+        let error = read(CSV, &[("emissions.csv", &text)], &maps(&["energy_joules=gpu_energy:kWh"])).unwrap_err();
+        assert!(error.contains("durations that count since the start of a job"), "{flushes}: {error}");
+        assert!(error.contains("use --map energy_joules_total=gpu_energy:kWh"), "{flushes}: {error}");
+        let imported = read(CSV, &[("emissions.csv", &text)], &maps(&["energy_joules_total=gpu_energy:kWh"])).unwrap();
+        let (joules, seconds) = known(&imported);
+        near(joules, 36e3 * f64::from(flushes), "joules");
+        near(seconds, 120.0 * f64::from(flushes), "seconds");
+        assert!(telemetry(&imported)[0].time.to_string().starts_with("2025-02-03T10:00:00"), "{flushes}");
+    }
+    let of_driver = "timestamp,duration,j\n2025-02-03T10:01:00Z,60,5018000\n2025-02-03T10:02:00Z,120,5036000\n";
+    let imported = read(CSV, &[("t.csv", of_driver)], &maps(&["energy_joules_total=j:J"])).unwrap();
+    near(known(&imported).0, 18e3, "a counter that began before the job");
 }
 
 #[test]

@@ -1678,7 +1678,7 @@ fn the_sum_of_the_rows_above_is_no_row() {
     assert_eq!(last(&steps(plain), &options("samples=n")), (148.0, 0));
     let summed = steps(&[plain, &[148.0]].concat());
     assert_eq!(last(&summed, &options("samples=n")), (148.0, 1));
-    let meant = ImportOptions { accept: vec![AcceptedFinding::GrowingSteps], ..options("samples=n") };
+    let meant = ImportOptions { accept: vec![AcceptedFinding::NestedRows], ..options("samples=n") };
     assert_eq!(last(&summed, &meant), (296.0, 0));
 
     for (values, total) in [

@@ -166,6 +166,39 @@ fn hours_from_1_to_23_of_a_day_in_spring_are_counted() {
 }
 
 #[test]
+fn a_clock_that_was_not_set_is_noted() {
+    let rows = |day: &str, count: u32| {
+        let row = |second: u32| format!("{day}T10:00:0{second}Z,{}\n", 300 + second % 3);
+        (0..count).map(row).collect::<String>()
+    };
+    let set = rows("2025-02-03", 8);
+    for (what, text, part) in [
+        ("before", [rows("1970-01-01", 3), set.clone()].concat(), "the 3 rows before"),
+        ("after", [set.clone(), rows("2080-02-03", 2)].concat(), "the 2 rows after"),
+    ] {
+        let imported = imported(&format!("time,w\n{text}"), &maps(&["power_watts=w"]));
+        let is_noted = |note: &String| note.contains("the times leap by 55.") && note.contains(part);
+        assert!(imported.report.notes.iter().any(is_noted), "{what}: {:?}", imported.report.notes);
+    }
+    let count = |row: u64| format!("{},300\n", if row < 4 { 1_738_576_800 + row } else { 1_738_576_800_000 + 1000 * row });
+    let counts: String = (0..8).map(count).collect();
+    let options = ImportOptions { time_format: Some("unix_ms".parse().unwrap()), ..maps(&["power_watts=w"]) };
+    let mixed = imported(&format!("time,w\n{counts}"), &options);
+    assert!(mixed.report.notes.iter().any(|note| note.contains("in two units")), "{:?}", mixed.report.notes);
+    let usual = imported(&format!("time,w\n{set}"), &maps(&["power_watts=w"]));
+    assert!(!usual.report.notes.iter().any(|note| note.contains("leap")), "{:?}", usual.report.notes);
+}
+
+#[test]
+fn one_row_shows_a_clock_that_counts_to_twelve() {
+    let row = |minute: u32| format!("2025-02-03 12:{minute:02}:00,{}\n", 300 + minute % 7);
+    let rows: String = (0..60).map(row).collect();
+    let text = format!("time,w\n{rows}2025-02-03 01:00:00,250\n");
+    let error = read(CSV, &[("t.csv", &text)], &maps(&["power_watts=w"])).unwrap_err();
+    assert!(error.contains("counts to 12 without AM and PM"), "{error}");
+}
+
+#[test]
 fn tables_as_r_writes_them_are_read() {
     let rows = [("2025-02-03 10:00:00", "100"), ("2025-02-03 10:00:05", "NA"), ("2025-02-03 10:00:10", "300")];
     let of = |separator: &str| {

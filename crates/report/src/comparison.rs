@@ -1,5 +1,6 @@
 //! Two reports on workloads, side by side.
 
+use eadt_schemas::figures::format_percent;
 use eadt_schemas::v1::Origin;
 use serde::Serialize;
 
@@ -43,23 +44,25 @@ pub struct ReportComparison {
 
 impl ReportComparison {
     /// Compares this one with the other. Refuses every change between a simulated and a real run, and between equal figures; between
-    /// different meters only those of energy and power.
+    /// different meters only those of energy and power; between different coverages only those of sums of energy.
     pub fn of(this: &WorkloadReport, other: &WorkloadReport) -> Self {
         let origin_refusal = refuse_origins(this, other).or_else(|| refuse_equal_figures(this, other));
         let meter_refusal = refuse_meters(this, other);
         let pair = |figure: fn(&WorkloadReport) -> Option<f64>, refused| FigurePair::of(figure(this), figure(other), refused);
         let is_any_refused = origin_refusal.is_some();
         let is_energy_refused = is_any_refused || meter_refusal.is_some();
+        let coverage_refusal = refuse_coverages(this, other).filter(|_| !is_energy_refused);
+        let is_sum_refused = is_energy_refused || coverage_refusal.is_some();
         Self {
             joules_per_sample: pair(|report| report.joules_per_sample, is_energy_refused),
             samples_per_second: pair(|report| divide_known(report.samples, report.duration_seconds), is_any_refused),
             mean_power_watts: pair(|report| report.mean_power_watts, is_energy_refused),
-            energy_joules: pair(|report| report.energy_joules, is_energy_refused),
+            energy_joules: pair(|report| report.energy_joules, is_sum_refused),
             samples: pair(|report| report.samples, is_any_refused),
             duration_seconds: pair(|report| report.duration_seconds, is_any_refused),
-            cost: pair(|report| report.cost, is_energy_refused),
-            co2_grams: pair(|report| report.co2_grams, is_energy_refused),
-            refusals: origin_refusal.into_iter().chain(meter_refusal).collect(),
+            cost: pair(|report| report.cost, is_sum_refused),
+            co2_grams: pair(|report| report.co2_grams, is_sum_refused),
+            refusals: origin_refusal.into_iter().chain(meter_refusal).chain(coverage_refusal).collect(),
         }
     }
 }
@@ -98,6 +101,21 @@ fn refuse_meters(this: &WorkloadReport, other: &WorkloadReport) -> Option<String
     ))
 }
 
+/// Most by which the coverages of two compared sums differ.
+const COVERAGE_APART: f64 = 0.01;
+
+/// Returns why no change of a sum of energy is computed if energy is known of different parts of the two.
+fn refuse_coverages(this: &WorkloadReport, other: &WorkloadReport) -> Option<String> {
+    let (here, there) = this.coverage_ratio.zip(other.coverage_ratio)?;
+    let [here_percent, there_percent] = [here, there].map(|ratio| format_percent(ratio, 1));
+    ((here - there).abs() > COVERAGE_APART).then(|| {
+        format!(
+            "the energy of the other is known for {there_percent} of its time, here for {here_percent}; no change of energy, cost or CO₂ \
+             is computed: compare J/sample"
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use eadt_schemas::v1::Meter;
@@ -133,6 +151,22 @@ mod tests {
             assert_eq!(compared.refusals.len(), usize::from(words.is_some()), "{compared:?}");
             assert!(words.is_none_or(|words| compared.refusals[0].contains(words)), "{compared:?}");
         }
+    }
+
+    #[test]
+    fn sums_of_energy_that_cover_different_parts_are_not_compared() {
+        let covered = |coverage: f64, joules: f64| WorkloadReport {
+            coverage_ratio: Some(coverage),
+            energy_joules: Some(joules),
+            cost: Some(joules / 1000.0),
+            ..report(Origin::Measured, Some(Meter::Gpu))
+        };
+        let part = ReportComparison::of(&covered(0.65, 1950.0), &covered(1.0, 3000.0));
+        let changes = [part.energy_joules, part.cost, part.joules_per_sample].map(|pair| pair.change_ratio);
+        assert_eq!(changes, [None, None, Some(0.0)]);
+        assert!(part.refusals[0].contains("for 100.0 % of its time, here for 65.0 %"), "{part:?}");
+        let near = ReportComparison::of(&covered(0.995, 2990.0), &covered(1.0, 3000.0));
+        assert!(near.refusals.is_empty() && near.energy_joules.change_ratio.is_some(), "{near:?}");
     }
 
     #[test]

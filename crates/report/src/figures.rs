@@ -12,9 +12,22 @@ pub const GPUS_WITHOUT_WORKLOAD: &str = "gpus";
 pub struct EnergyReport {
     /// Sorted by name. GPUs without a workload are listed under `gpus`.
     pub workloads: Vec<WorkloadReport>,
+    /// Notes on what could not be read. They are in the notes of each workload, too.
+    #[serde(skip)]
+    pub source_notes: Vec<String>,
 }
 
 impl EnergyReport {
+    /// Adds notes on what could not be read: to each workload, since it is not known which one they are about.
+    #[must_use]
+    pub fn with_source_notes(mut self, notes: Vec<String>) -> Self {
+        for workload in &mut self.workloads {
+            workload.notes.extend(notes.iter().cloned());
+        }
+        self.source_notes.extend(notes);
+        self
+    }
+
     /// Drops what only the charts of a rendered report need: figures of each window.
     #[must_use]
     pub fn without_charts(mut self) -> Self {

@@ -474,7 +474,7 @@ mod tests {
                 assert!(all.sentence().contains(" 20 % of its energy (200 kJ) has nothing"), "{}", all.sentence());
             }
         }
-        let lines = EnergyReport { workloads: vec![idle(Some(3e6)), job] }.headline();
+        let lines = EnergyReport { workloads: vec![idle(Some(3e6)), job], ..EnergyReport::default() }.headline();
         assert!(lines[0].starts_with("1 workload: ") && lines[1].starts_with("gpus: nothing was changed"), "{lines:?}");
         let all = SavingSummary::of([&idle(Some(3e6))]);
         assert_eq!((all.verdict(), all.compared_ratio(), all.energy_joules), (SavingVerdict::Unchanged, None, Some(3e6)));
@@ -482,7 +482,10 @@ mod tests {
 
     #[test]
     fn workloads_of_unknown_energy_are_not_reported_to_have_used_less() {
-        let last = |workload: WorkloadReport| EnergyReport { workloads: vec![workload; SENTENCES + 1] }.headline().pop().unwrap();
+        let last = |workload: WorkloadReport| {
+            let report = EnergyReport { workloads: vec![workload; SENTENCES + 1], ..EnergyReport::default() };
+            report.headline().pop().unwrap()
+        };
         assert_eq!(last(workload(1e6, 1.0, 0.2, 0.01)), "1 more workload, which used less: in the tables");
         assert_eq!(last(WorkloadReport::default()), "1 more workload: in the tables");
     }
@@ -492,10 +495,12 @@ mod tests {
         let one = WorkloadReport { origin: Origin::Simulated, ..workload(1e6, 1.0, 0.2, 0.01) };
         let report = EnergyReport {
             workloads: vec![one.clone(), WorkloadReport { workload: "a/b".into(), ..workload(2e6, 1.0, 0.2, 0.01) }],
+            ..EnergyReport::default()
         };
         let lines = report.headline();
         assert!(lines[0].starts_with("origins differ: 2 workloads: saved 20.0 %"), "{lines:?}");
         assert!(lines[1].starts_with("a/b: saved") && lines[2].starts_with("team/job: simulated: saved"), "{lines:?}");
-        assert!(EnergyReport { workloads: vec![one] }.headline()[0].starts_with("simulated: team/job: saved 20.0 %"));
+        let report = EnergyReport { workloads: vec![one], ..EnergyReport::default() };
+        assert!(report.headline()[0].starts_with("simulated: team/job: saved 20.0 %"));
     }
 }

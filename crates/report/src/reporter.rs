@@ -412,7 +412,7 @@ impl Reporter {
     /// Returns the report on everything so far.
     pub fn build_report(&self, settings: &ReportSettings) -> EnergyReport {
         let of = |(name, collected): (&String, &StoredEvents)| collected.events().workload_report(name, settings);
-        EnergyReport { workloads: self.workloads.iter().map(of).collect() }
+        EnergyReport { workloads: self.workloads.iter().map(of).collect(), source_notes: Vec::new() }
     }
 
     /// Returns the same on one workload, without the chart that HTML has; `None` if nothing is known of it.
@@ -989,6 +989,7 @@ impl WorkloadEvents<'_> {
             ));
         }
         self.note_contradicted(notes);
+        notes.extend(self.note_late_devices());
         let late: u64 = self.windows.iter().map(|window| window.late).sum();
         if late > 0 {
             notes.push(format!(
@@ -1011,6 +1012,26 @@ impl WorkloadEvents<'_> {
                 )
             ));
         }
+    }
+
+    /// Returns a note if devices joined the run while its layout stayed: before, a window expects those alone that it knows.
+    fn note_late_devices(&self) -> Option<String> {
+        let mut windows = self.run().filter(|window| window.gpus > 0);
+        let mut before = windows.next()?;
+        for window in windows {
+            let is_same = window.generation == before.generation && window.layout == before.layout && !window.restarted;
+            if is_same && window.gpus > before.gpus {
+                return Some(format!(
+                    "energy is of {} until {} and of {} then, without a restart or a change of the layout: if the job ran on all of \
+                     them before, too, J/sample is too low, and coverage does not show it",
+                    counted(u64::from(before.gpus), "device"),
+                    window.start,
+                    window.gpus
+                ));
+            }
+            before = window;
+        }
+        None
     }
 
     /// Returns why no window of the run has energy, as far as the windows show it, and what would change it.

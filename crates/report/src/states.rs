@@ -9,6 +9,8 @@ use eadt_schemas::v1::{
 };
 use serde::Serialize;
 
+use crate::liveness::silence_limit_seconds;
+
 /// Returns whether a decision changes something, or judges a change. The others only maintain.
 pub const fn is_change_or_verdict(action: ControllerAction, validation: ChangeValidation) -> bool {
     !matches!(action, ControllerAction::Maintain) || matches!(validation, ChangeValidation::Kept | ChangeValidation::Failed)
@@ -134,6 +136,13 @@ impl ChangeFates {
 /// Shortest rest of a window that lies outside of a run, in seconds: sums of seconds are not exact.
 const SHORTEST_REST_SECONDS: f64 = 1e-3;
 
+/// Returns the seconds of a window that lie outside of its run; 0 if the job has reported neither begin nor end, or if the rest is
+/// a rounding error.
+pub fn outside_run_seconds(window: &EfficiencyWindow) -> f64 {
+    let rest = window.seconds() - window.run_seconds;
+    if window.run_declared && rest > SHORTEST_REST_SECONDS { rest } else { 0.0 }
+}
+
 /// Whether a job's run has ended, by its windows in order of time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RunProgress {
@@ -143,13 +152,26 @@ pub struct RunProgress {
 }
 
 impl RunProgress {
-    /// Takes the newest window. A window before the run lies outside of it, too: one within it comes first.
+    /// Takes the newest window. A window before the run lies outside of it, too: one within it comes first. After its end, a window
+    /// that lies partly in a run is one in which the job was started again.
     pub fn add(&mut self, window: &EfficiencyWindow) {
         let is_within = window.run_declared && window.run_seconds > 0.0;
-        let is_partly_outside = window.run_seconds < window.seconds() - SHORTEST_REST_SECONDS;
-        self.ends_in_newest = self.has_begun && is_within && is_partly_outside && !window.has_restart();
+        let may_end = self.has_begun && !self.is_over() && !window.has_restart();
+        self.ends_in_newest = may_end && is_within && outside_run_seconds(window) > 0.0;
         self.has_begun |= is_within;
         self.has_ended = self.has_begun && window.run_declared && !is_within;
+    }
+
+    /// Returns whether the job has reported its begin, and a window lies in its run.
+    pub const fn has_begun(self) -> bool {
+        self.has_begun
+    }
+
+    /// Returns whether the figures of the newest window are of the present: the job has not reported its end, and the window is not
+    /// too old. Power, speed and J/sample now, and the number of workloads that run, follow from it everywhere. `quiet_seconds` is
+    /// the time from the end of that window to the newest one of all.
+    pub fn runs_now(self, window_seconds: f64, quiet_seconds: f64) -> bool {
+        !self.is_over() && quiet_seconds <= silence_limit_seconds(window_seconds)
     }
 
     /// Returns whether the job has reported its end, and the newest window lies after it.
@@ -357,6 +379,10 @@ mod tests {
         assert_eq!(is_over, [false, false, false, false, true, true]);
         assert_eq!(has_ended, [false, false, false, false, false, true]);
         assert_eq!(ended(&[(true, 60.0), (true, 0.0), (true, 60.0)]), (false, false), "it runs again");
+        // Started again within a window, after one that it ended in, and after one that lies outside.
+        assert_eq!(ended(&[(true, 60.0), (true, 30.0), (true, 20.0)]), (false, false));
+        assert_eq!(ended(&[(true, 60.0), (true, 30.0), (true, 0.0), (true, 20.0)]), (false, false));
+        assert_eq!(ended(&[(true, 60.0), (true, 30.0), (true, 20.0), (true, 10.0)]), (true, false), "and ended again");
     }
 
     #[test]

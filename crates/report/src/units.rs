@@ -1,5 +1,7 @@
 //! Figures for people: three digits and a prefix; in the column of a table one prefix for all. Raw figures are in JSON and CSV.
 
+use eadt_schemas::figures::format_fixed;
+
 const PREFIXES: [&str; 6] = ["", "k", "M", "G", "T", "P"];
 /// Shown in place of a figure that is not known.
 pub const UNKNOWN: &str = "–";
@@ -14,7 +16,7 @@ fn digits(value: f64) -> String {
         size if size >= 0.0995 => 3,
         _ => 4,
     };
-    format!("{value:.decimals$}")
+    format_fixed(value, decimals)
 }
 
 /// Returns a figure with a prefix of its unit: `795 kJ`.
@@ -219,6 +221,7 @@ mod tests {
             (999.6, "1 kJ"),
             (795_123.0, "795 kJ"),
             (-33_100.0, "-33.1 kJ"),
+            (-0.000_01, "0.0000 J"),
             (8.59e6, "8.59 MJ"),
             (1.2e13, "12.0 TJ"),
             (f64::NAN, UNKNOWN),

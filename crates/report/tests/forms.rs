@@ -200,7 +200,7 @@ fn two_runs_are_compared_with_sums_in_every_form() {
     assert!(text.contains("cost 0.417 EUR instead of 0.556 EUR (-25.0 %); CO₂ 633 g instead of 844 g (-25.0 %)\n"), "{text}");
     assert_eq!(
         row(&text, "Workloads in both runs", "a/both"),
-        "a/both simulated 40,000 30,000 -25.00 % 1.667 1.667 +0.00 % 4.00 MJ 3.00 MJ -25.00 %"
+        "a/both simulated 40,000 30,000 -25.00 % 1.667 1.667 0.00 % 4.00 MJ 3.00 MJ -25.00 %"
     );
     assert_eq!(row(&text, "Workloads in both runs", "total"), "total 8.00 MJ 6.00 MJ -25.00 %");
     assert!(text.contains("note: c/new is only in this run\n"), "{text}");
@@ -209,6 +209,28 @@ fn two_runs_are_compared_with_sums_in_every_form() {
     assert!(comparison.render_markdown().contains("| **total** |  |"), "{}", comparison.render_markdown());
     let html = comparison.render_html();
     assert!(html.contains("<p class=\"verdict\">simulated: 2 workloads in both runs") && html.ends_with("</html>\n"), "{html}");
+
+    // Less energy for less work is no saving.
+    let less = {
+        let windows = ["a/both", "b/both"].map(|name| window(name, 0, 3.5e6, Some(80.0)));
+        report(&windows, [], [], &priced())
+    };
+    let different = RunComparison::of(&less, &other);
+    let text = different.render_text(None);
+    let (start, note) = (
+        "the samples of this run took 7 MJ instead of 6.40 MJ (+9.4 %); energy 7 MJ instead of 8 MJ; cost",
+        "did different numbers",
+    );
+    assert!(text.contains(start) && text.contains(note), "{text}");
+    assert!(!comparison.is_of_different_work());
+
+    // What could not be read of a run is in every form.
+    let part = other.clone().with_source_notes(vec!["the archive lacks a file".to_owned()]);
+    let comparison = RunComparison::of(&this, &part);
+    for text in [comparison.render_text(None), comparison.render_markdown(), comparison.render_html()] {
+        assert!(text.contains("the other run: the archive lacks a file"), "{text}");
+    }
+    assert_eq!(comparison.notes()[0], "the other run: the archive lacks a file");
 
     // No name in common: no table, and two lines that name them.
     let strangers = run(4e6, &["x/1", "x/2", "x/3", "x/4", "x/5"]);

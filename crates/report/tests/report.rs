@@ -144,7 +144,7 @@ fn a_loss_is_a_negative_saving() {
     let (low, high) = (it.saving_ratio_low.unwrap(), it.saving_ratio_high.unwrap());
     assert!(low < -400.0 / 5200.0 && high > -400.0 / 5200.0);
     let interval = format!("{:+.1} to {:+.1} %", 100.0 * low, 100.0 * high);
-    let text = EnergyReport { workloads: vec![it] }.render(RenderFormat::Text);
+    let text = EnergyReport { workloads: vec![it], ..EnergyReport::default() }.render(RenderFormat::Text);
     assert!(text.contains("-7.69 %") && text.contains(&interval), "{text}");
 }
 
@@ -1067,4 +1067,24 @@ fn progress_of_no_window_is_counted_and_reported() {
     let mut quiet = Reporter::default();
     quiet.add_window(&windows[0]);
     assert!(!quiet.build_report(&ReportSettings::default()).render(RenderFormat::Text).contains("of no window"));
+}
+
+#[test]
+fn devices_that_join_a_run_are_noted_unless_its_layout_changed() {
+    let of = |minute: i64, gpus: u32| EfficiencyWindow { gpus, generation: Some(1), ..window(minute, 600.0, 100.0) };
+    let note = |windows: &[EfficiencyWindow]| {
+        let mut reporter = Reporter::default();
+        for window in windows {
+            reporter.add_window(window);
+        }
+        let notes = reporter.report_of(NAME, &ReportSettings::default()).unwrap().notes;
+        notes.into_iter().find(|note| note.contains("J/sample is too low"))
+    };
+    let late = note(&[of(0, 1), of(1, 0), of(2, 2), of(3, 2)]).unwrap();
+    assert!(late.starts_with(&format!("energy is of 1 device until {} and of 2 then", at(2))), "{late}");
+    let restarted = EfficiencyWindow { restarted: true, ..of(1, 2) };
+    let scaled = EfficiencyWindow { generation: Some(2), ..of(1, 2) };
+    for windows in [[of(0, 2), of(1, 2)], [of(0, 2), of(1, 1)], [of(0, 1), restarted], [of(0, 1), scaled]] {
+        assert_eq!(note(&windows), None);
+    }
 }

@@ -428,7 +428,7 @@ fn unknown_stays_null_and_an_estimate_is_called_so() {
     run.keep(9.0, 500.0);
     let it = run.report();
     assert!(it.notes.iter().any(|note| note.contains("an estimate") && note.contains("--baseline")), "{:?}", it.notes);
-    let all = EnergyReport { workloads: vec![it] };
+    let all = EnergyReport { workloads: vec![it], ..EnergyReport::default() };
     for (form, words) in [
         (RenderFormat::Text, "note: eadt/llm-training: the saving is an estimate"),
         (RenderFormat::Markdown, "- eadt/llm-training: the saving is an estimate"),

@@ -6,7 +6,6 @@
 pub mod address;
 pub mod clock;
 pub mod connections;
-pub mod files;
 pub mod http;
 pub mod logs;
 pub mod readiness;
@@ -14,6 +13,7 @@ pub mod redact;
 pub mod supervise;
 
 pub use clock::{MonotonicClock, ServiceClock};
+pub use eadt_files as files;
 pub use eadt_tasks as tasks;
 pub use http::{HealthRegistry, MetricsRegistry, serve};
 pub use supervise::{Supervisor, TaskFailure};

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use eadt_models::choose::{SettingMeasurement, TuningKnob, TuningKnobs, find_glitches};
 use eadt_recordings::shell_quote;
 use eadt_schemas::counts::counted_as;
+use eadt_schemas::figures::format_signed_percent;
 use serde::{Deserialize, Serialize};
 
 use crate::error::quote;
@@ -232,9 +233,9 @@ fn energy_against_power(group: &PointGroup) -> Option<(Vec<u64>, String)> {
     let rows: Vec<u64> = off.iter().map(|(row, _)| *row).collect();
     let used = if group.energy_is_used { "energy" } else { "power" };
     let text = format!(
-        "power × time differs from the energy by up to {:+.1} % ({} of {} rows, {}): the {used} is used; they are of different spans or \
+        "power × time differs from the energy by up to {} ({} of {} rows, {}): the {used} is used; they are of different spans or \
          different meters",
-        100.0 * worst,
+        format_signed_percent(worst, 1),
         off.len(),
         group.power_ratios.len(),
         lines(&rows)

@@ -335,6 +335,56 @@ fn one_glitch_in_any_row_changes_no_choice_by_either_method() {
     }
 }
 
+/// A sweep of clocks with 0.5 % of noise.
+const SMOOTH_CLOCKS: [Row; 12] = [
+    (1410.0, 100.4709, 347.556),
+    (1335.0, 103.2994, 316.141),
+    (1260.0, 107.1906, 283.971),
+    (1185.0, 112.4424, 254.390),
+    (1110.0, 116.7981, 229.809),
+    (1035.0, 124.1643, 205.704),
+    (960.0, 130.2511, 187.227),
+    (885.0, 138.1721, 167.026),
+    (810.0, 149.9290, 150.367),
+    (735.0, 160.3298, 136.411),
+    (660.0, 173.3447, 127.074),
+    (585.0, 192.8372, 115.876),
+];
+
+#[test]
+fn one_glitch_of_a_smooth_sweep_of_clocks_changes_no_choice_also_at_its_ends() {
+    for (method, max) in [
+        (ChoiceMethod::Measured, 0.1),
+        (ChoiceMethod::Measured, 1.0),
+        (ChoiceMethod::Robust(RobustSettings::default()), 0.1),
+        (ChoiceMethod::Robust(RobustSettings::default()), 1.0),
+    ] {
+        let request = TuningRequest { method, ..robust(TuningKnob::SmClockMhz, max) };
+        let choice = |rows: &[Row]| {
+            let tuning = tuned(&sweep("a", "sm_clock_mhz", rows), &request);
+            tuning.groups.first().map(|group| (group.choices.constrained.setting, group.choices.constrained.saving_ratio))
+        };
+        let clean = choice(&SMOOTH_CLOCKS).unwrap();
+        for (index, (time, power)) in [0, 4, 9, 11].into_iter().flat_map(|index| {
+            let factors = [0.7, 0.8, 0.88, 1.12, 1.2, 1.3];
+            factors.into_iter().flat_map(move |factor| [(index, (factor, 1.0)), (index, (1.0, factor))])
+        }) {
+            let mut rows = SMOOTH_CLOCKS.to_vec();
+            rows[index].1 *= time;
+            rows[index].2 *= power;
+            let got = choice(&rows);
+            let what = format!("{method:?} {max}: row {index} times {time}, {power}: {got:?}, clean {clean:?}");
+            if index == 0 {
+                // Every saving is against it: the group is skipped, or claims no more.
+                assert!(got.is_none_or(|(setting, saving)| setting == clean.0 && saving <= clean.1), "{what}");
+                continue;
+            }
+            rows.remove(index);
+            assert!(got == Some(clean) || got == choice(&rows), "{what}, without it {:?}", choice(&rows));
+        }
+    }
+}
+
 #[test]
 fn two_glitches_beside_each_other_change_no_choice() {
     let row = |index: u32| {

@@ -15,12 +15,14 @@ use crate::settings::ArchiverSettings;
 /// Timeout for looking up rows in the log; a slower broker is not waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Returns an error, before anything starts, if the archiver could not work. Causes are its settings, an archive that is ahead of
-/// the log or belongs to another one, and a file whose content does not match its name. A store or a log that is unreachable is
-/// no error: the archiver waits for it.
+/// Returns an error, before anything starts, if the archiver could not work. Causes are its settings, a location that is no folder,
+/// an archive that another consumer group writes, one that is ahead of the log or belongs to another one, and a file whose content
+/// does not match its name. A store or a log that is unreachable is no error: the archiver waits for it. Writes nothing.
 pub fn check(settings: &ArchiverSettings, prefix: &str, bus: &dyn Bus) -> Result<(), ArchiverError> {
     settings.check().map_err(ArchiverError::Settings)?;
-    match verify_same_log(&Archive::open(&settings.location)?, prefix, bus, &MonotonicClock::machine()) {
+    let archive = Archive::open(&settings.location)?;
+    let is_own = archive.refuse_other_group(&settings.group).map_err(ArchiverError::from);
+    match is_own.and_then(|()| verify_same_log(&archive, prefix, bus, &MonotonicClock::machine())) {
         Err(ArchiverError::Lake(error)) if error.is_transient() => {
             tracing::debug!(%error, "the archive cannot be looked at yet");
             Ok(())

@@ -270,6 +270,132 @@ fn a_job_that_has_ended_leaves_its_gpus_without_work_and_no_energy_is_hidden() {
     assert_eq!(model.overview().running, 2);
 }
 
+/// One GPU of 300 W in windows of a minute, and jobs of 130 s on it, one after the other.
+fn queue(minutes: i64, model: &mut DashboardModel, mut after_each: impl FnMut(&DashboardModel, i64)) {
+    const LENGTH: i64 = 130;
+    for minute in 0..minutes {
+        let (start, end) = (60 * minute, 60 * minute + 60);
+        // One that ends with a window has another one, in which nothing but its end was reported.
+        for job in (start - 1).max(0) / LENGTH..=(end - 1) / LENGTH {
+            let (from, to) = (start.max(job * LENGTH), end.min(job * LENGTH + LENGTH));
+            let seconds = (to - from) as f64;
+            let joules = Some(300.0 * seconds).filter(|joules| *joules > 0.0);
+            model.window(&EfficiencyWindow {
+                run_declared: true,
+                run_seconds: seconds,
+                observed_start: Some(at(0).plus_seconds(from as f64)),
+                observed_end: Some(at(0).plus_seconds(to as f64)),
+                energy_joules: joules,
+                run_energy_joules: joules,
+                mean_power_watts: joules.map(|_| 300.0),
+                ..window(&format!("queue/job-{job:03}"), minute, 0.0, &Layout::default())
+            });
+        }
+        after_each(model, minute);
+    }
+}
+
+#[test]
+fn jobs_that_follow_each_other_on_a_gpu_draw_its_power_once() {
+    let mut model = model();
+    queue(120, &mut model, |model, minute| {
+        let overview = model.overview();
+        assert_eq!((overview.power_watts, overview.power_known, overview.running), (Some(300.0), 1, 1), "minute {minute}");
+        let rows = model.fleet(&FleetQuery { limit: Some(200), ..FleetQuery::default() }).unwrap().rows;
+        let powers: Vec<f64> = rows.iter().filter_map(|row| row.power_watts).collect();
+        assert_eq!(powers, [300.0], "minute {minute}");
+        let power = model.power_history(None, None).unwrap();
+        assert_eq!(power.edges_ms.last(), Some(&at(minute + 1).millis()), "it goes to the newest window");
+    });
+    while model.refresh(8) {}
+    for from in [None, Some(at(75)), Some(at(100))] {
+        let power = model.power_history(from, None).unwrap();
+        for index in 0..power.edges_ms.len() - 1 {
+            let sum: f32 = power.layers.iter().filter_map(|layer| layer.power_watts[index]).sum();
+            assert!((sum - 300.0).abs() < 0.1, "{sum} W in interval {index} from {from:?}");
+        }
+    }
+}
+
+#[test]
+fn the_energy_under_the_chart_of_power_is_what_was_used() {
+    let mut model = model();
+    // So long that its intervals hold several jobs each; then GPUs of a job that has ended, and one without a workload.
+    queue(1_440, &mut model, |_, _| {});
+    for minute in 1_440..1_500 {
+        let run_seconds = match minute {
+            ..1_445 => 60.0,
+            1_445 => 15.0,
+            _ => 0.0,
+        };
+        let run = Some(128.0 * run_seconds).filter(|joules| *joules > 0.0);
+        model.window(&EfficiencyWindow {
+            run_declared: true,
+            run_seconds,
+            run_energy_joules: run,
+            ..window("team/early", minute, 7_680.0, &Layout::default())
+        });
+        model.window(&EfficiencyWindow { id: "gpus/GPU-9".into(), ..window("gpus", minute, 3_000.0, &Layout::default()) });
+    }
+    model.window(&window("team/on", 1_499, 6_000.0, &Layout::default()));
+    let power = model.power_history(None, None).unwrap();
+    let edges = power.edges_ms.windows(2).map(|edges| (edges[1] - edges[0]) as f64 / 1e3);
+    let charted: f64 = edges
+        .enumerate()
+        .map(|(index, seconds)| {
+            let watts = power.layers.iter().filter_map(|layer| layer.power_watts[index]);
+            seconds * watts.map(f64::from).sum::<f64>()
+        })
+        .sum();
+    let used = 300.0 * 86_400.0 + 60.0 * (7_680.0 + 3_000.0) + 6_000.0;
+    assert!((charted - used).abs() < 1e-4 * used, "{charted} J instead of {used} J");
+    assert_eq!(power.edges_ms.last(), Some(&at(1_500).millis()));
+}
+
+#[test]
+fn the_chart_of_power_waits_for_open_windows_and_for_nobody_who_is_gone() {
+    let mut model = model();
+    for minute in 0..30 {
+        model.window(&window("team/on", minute, 600.0, &Layout::default()));
+        if minute < 20 {
+            model.window(&window("team/gone", minute, 600.0, &Layout::default()));
+        }
+        if minute < 28 {
+            model.window(&window("team/late", minute, 600.0, &Layout::default()));
+        }
+    }
+    let end = |model: &DashboardModel| model.power_history(None, None).unwrap().edges_ms.pop();
+    assert_eq!(end(&model), Some(at(28).millis()));
+    (28..30).for_each(|minute| model.window(&window("team/late", minute, 600.0, &Layout::default())));
+    assert_eq!(end(&model), Some(at(30).millis()));
+    let facts = SourceFacts { kind: SourceKind::Archive, ..facts() };
+    let mut ended = DashboardModel::new(facts, RetentionLimits::default());
+    (0..30).for_each(|minute| ended.window(&window("team/on", minute, 600.0, &Layout::default())));
+    (0..29).for_each(|minute| ended.window(&window("team/early", minute, 600.0, &Layout::default())));
+    ended.set_caught_up();
+    assert_eq!(end(&ended), Some(at(30).millis()), "nothing is open any more");
+}
+
+#[test]
+fn a_job_that_is_started_again_under_its_name_runs() {
+    let mut model = model();
+    let run = [60.0, 60.0, 30.0, 20.0, 60.0];
+    let states: Vec<serde_json::Value> = (0..)
+        .zip(run)
+        .map(|(minute, run_seconds)| {
+            let run_energy_joules = Some(300.0 * run_seconds);
+            let window = window("team/a", minute, 18_000.0, &Layout::default());
+            model.window(&EfficiencyWindow { run_declared: true, run_seconds, run_energy_joules, ..window });
+            serde_json::to_value(model.fleet(&FleetQuery::default()).unwrap().rows[0].state).unwrap()
+        })
+        .collect();
+    assert_eq!(states, ["steady", "steady", "ended", "steady", "steady"]);
+    let power = model.power_history(None, None).unwrap();
+    let shown: Vec<_> = power.layers.iter().map(|layer| layer.power_watts.clone()).collect();
+    assert_eq!(shown[0], [300.0, 300.0, 150.0, 100.0, 300.0].map(Some));
+    assert_eq!(shown[1], [None, None, Some(150.0), Some(200.0), None], "between its runs its GPUs were without work");
+}
+
 #[test]
 fn a_change_that_no_actuator_answered_is_counted_apart() {
     let mut model = model();
@@ -710,7 +836,8 @@ fn other_run(names: &[&str], more_joules: f64, origin: Origin) -> eadt_report::E
 async fn two_runs_are_compared_by_the_figures_of_report_compare() {
     let (model, report) = both(&["team/a", "team/b", "team/new"]);
     let other = other_run(&["team/a", "team/b", "team/old"], 3_600.0, Origin::Simulated);
-    let served = serve_runs(model, vec![OtherRun::new("before/run".to_owned(), other.clone())]).await;
+    let noted = other.clone().with_source_notes(vec!["the archive lacks a file".to_owned()]);
+    let served = serve_runs(model, vec![OtherRun::new("before/run".to_owned(), noted)]).await;
     let runs = served.get("/api/v1/runs").await.json();
     assert_eq!((&runs["runs"][0]["name"], &runs["runs"][0]["workloads"]), (&"before/run".into(), &3.into()));
     let page = served.get("/api/v1/compare-run?run=before%2Frun").await.json();
@@ -724,6 +851,7 @@ async fn two_runs_are_compared_by_the_figures_of_report_compare() {
     }
     assert_eq!((&page["only_this"]["names"][0], &page["only_other"]["names"][0]), (&"team/new".into(), &"team/old".into()));
     assert!(page["notes"][0].as_str().unwrap().contains("is not checked"), "{page}");
+    assert_eq!(page["notes"][1], "the other run: the archive lacks a file");
     let some = served.get("/api/v1/compare-run?run=before%2Frun&q=B&limit=1").await.json();
     assert_eq!((&some["matching"], &some["rows"][0]["workload"]), (&1.into(), &"team/b".into()));
     for (path, words) in [("/api/v1/compare-run?run=after", "before/run"), ("/api/v1/compare-run?colour=red", "colour")] {

@@ -2,11 +2,11 @@
 
 use eadt_dashboard::{AttributionBasis, DashboardModel, SharingQuery};
 use eadt_schemas::v1::{
-    DeviceHolders, DeviceIntent, DeviceReport, DeviceSetting, DeviceState, GpuTelemetry, HeldDevice, Origin, PodName,
-    SettingOutcome, ShareMethod,
+    DeviceHolders, DeviceIntent, DeviceReport, DeviceSetting, DeviceState, EfficiencyWindow, GpuTelemetry, HeldDevice, Layout,
+    Origin, PodName, SettingOutcome, ShareMethod,
 };
 
-use crate::support::{HOSTILE, at, model, serve, story, take};
+use crate::support::{HOSTILE, at, model, serve, story, take, window};
 
 fn sample(device: &str, workload: Option<&str>, share: Option<f64>, method: Option<ShareMethod>, minute: i64) -> GpuTelemetry {
     GpuTelemetry {
@@ -127,6 +127,36 @@ fn a_gpu_that_its_node_names_and_that_sends_no_samples_is_silent() {
     model.telemetry(&sample("GPU-9", None, None, None, 20));
     let page = model.sharing(&SharingQuery::default());
     assert_eq!((page.totals.gpus, page.totals.silent), (2, 1), "{page:?}");
+}
+
+#[test]
+fn a_gpu_whose_jobs_have_ended_is_shared_by_nobody() {
+    let mut model = model();
+    for workload in ["team/a", "team/b"] {
+        for (minute, run_seconds) in [(28, 60.0), (29, 0.0)] {
+            model.window(&EfficiencyWindow {
+                run_declared: true,
+                run_seconds,
+                ..window(workload, minute, 6_000.0, &Layout::default())
+            });
+        }
+        model.telemetry(&sample("GPU-1", Some(workload), Some(0.5), Some(ShareMethod::Equal), 30));
+    }
+    let page = model.sharing(&SharingQuery::default());
+    let totals = &page.totals;
+    assert_eq!((totals.gpus, totals.shared, totals.idle, totals.unassigned_power_watts), (1, 0, 1, 400.0));
+    assert_eq!(page.unknown, Vec::<String>::new());
+    let device = &page.devices[0];
+    assert_eq!((device.shared, device.tenants.len(), device.unassigned_ratio), (false, 0, Some(1.0)));
+    assert!(device.unknown.len() == 2 && device.unknown.iter().all(|text| text.contains("has ended")), "{device:?}");
+    assert_eq!(model.gpu_map().nodes[0].workloads, [Some(0)]);
+    let shared = model.sharing(&SharingQuery { shared: true, ..SharingQuery::default() });
+    assert_eq!(shared.matching, 0);
+    // One of them is started again.
+    model.window(&EfficiencyWindow { run_declared: true, ..window("team/a", 30, 6_000.0, &Layout::default()) });
+    let page = model.sharing(&SharingQuery::default());
+    assert_eq!((page.totals.shared, page.totals.idle, page.devices[0].tenants.len()), (0, 0, 1));
+    assert_eq!(model.gpu_map().nodes[0].workloads, [Some(1)]);
 }
 
 #[test]

@@ -86,8 +86,8 @@ pub struct ProcessorSettings {
     /// Version of the rules by which windows are made. 1: `joules_per_sample` leaves downtime out, and energy counters are used
     /// without a comparison with power. 2: downtime is in, and counters are tested. 3: power that no such device can draw is no
     /// reading, and windows in which nothing restarted are marked. 4: a counter that does not move at the start counts from its
-    /// first rise on. 5: readings without power between two with it leave no gap. A replay takes the version that the record was
-    /// made by. 1 to 5. Default 5.
+    /// first rise on. 5: readings without power between two with it leave no gap. 6: counters are tested also if their own
+    /// samples have no power. A replay takes the version that the record was made by. 1 to 6. Default 6.
     pub window_rules: u32,
     /// How far an event may lie ahead of the log's stamp, in seconds, before it is a dead letter; `off` where event times are
     /// simulated or imported and have nothing to do with the log's. 0 to 86,400. Default 60.
@@ -477,11 +477,11 @@ mod tests {
 
         // A release that did not name its rules had the first.
         let named = |recorded: &str| here.as_recorded(recorded).map(|settings| settings.fold_settings().window_rules);
-        assert_eq!((named("{}").unwrap(), named(r#"{"window_rules":2}"#).unwrap(), named(&recorded).unwrap()), (1, 2, 5));
-        let later = here.as_recorded(r#"{"window_rules":6}"#).unwrap();
-        assert_eq!(later.check().unwrap_err(), "processor.window_rules is 6, but must be within 1 and 5");
+        assert_eq!((named("{}").unwrap(), named(r#"{"window_rules":2}"#).unwrap(), named(&recorded).unwrap()), (1, 2, 6));
+        let later = here.as_recorded(r#"{"window_rules":7}"#).unwrap();
+        assert_eq!(later.check().unwrap_err(), "processor.window_rules is 7, but must be within 1 and 6");
         // Of a later version: names are passed over, values cannot be.
-        assert_eq!(here.as_recorded(r#"{"of_tomorrow":1,"window_rules":5}"#).unwrap(), here);
+        assert_eq!(here.as_recorded(r#"{"of_tomorrow":1,"window_rules":6}"#).unwrap(), here);
         assert!(here.as_recorded(r#"{"controller":"of_tomorrow"}"#).is_err());
         assert!(here.as_recorded("").is_err());
     }

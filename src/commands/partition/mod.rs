@@ -16,6 +16,7 @@ use eadt_gpu_sharing::{
     AdditivePredictor, ChoiceSettings, ChoiceVerdict, GpuMeasurements, GpuTenants, ShareObjective, SharePredictor, SlowdownModel,
     SoloProfile, choose,
 };
+use eadt_schemas::figures::format_signed_percent;
 use eadt_schemas::v1::Origin;
 use eadt_service::files;
 use eadt_simulator::gpu::BoardModel;
@@ -228,15 +229,15 @@ fn choose_for(args: &args::PartitionChooseArgs) -> anyhow::Result<()> {
     let sought = if settings.objective == ShareObjective::Sum { "throughput sum per watt" } else { "progress per watt" };
     match choice.verdict {
         ChoiceVerdict::Better if settings.risk_quantile.is_some() && model.is_some() => print_line!(
-            "{sought}: {:+.1} % against equal shares, {:+.1} % counted carefully; {} of {} partitions keep the limits",
-            choice.gain_ratio * 100.0,
-            choice.sure_gain_ratio * 100.0,
+            "{sought}: {} against equal shares, {} counted carefully; {} of {} partitions keep the limits",
+            format_signed_percent(choice.gain_ratio, 1),
+            format_signed_percent(choice.sure_gain_ratio, 1),
             choice.feasible,
             candidates.len()
         ),
         ChoiceVerdict::Better => print_line!(
-            "{sought}: {:+.1} % against equal shares; {} of {} partitions keep the limits",
-            choice.gain_ratio * 100.0,
+            "{sought}: {} against equal shares; {} of {} partitions keep the limits",
+            format_signed_percent(choice.gain_ratio, 1),
             choice.feasible,
             candidates.len()
         ),

@@ -6,6 +6,7 @@ use anyhow::bail;
 use clap::Args;
 use eadt_models::choose::{ChoiceMethod, ChoiceObjective, PromiseVerdict, PromisedChoice, ValidationTolerances, validate};
 use eadt_schemas::counts::counted_as;
+use eadt_schemas::figures::format_percent;
 use eadt_tune::{TuningRequest, points};
 use serde::Serialize;
 
@@ -95,7 +96,7 @@ pub fn run(args: &TuneValidateArgs) -> anyhow::Result<()> {
         print_line!("{}", serde_json::to_string_pretty(&serde_json::json!({ "holds": failed == 0, "groups": judged }))?);
     } else {
         for one in &judged {
-            let figure = |ratio: Option<f64>| ratio.map_or("unknown".to_owned(), |ratio| format!("{:.1} %", 100.0 * ratio));
+            let figure = |ratio: Option<f64>| ratio.map_or("unknown".to_owned(), |ratio| format_percent(ratio, 1));
             let setting = tuning.knobs().words(one.promise.setting, one.promise.second_setting);
             print_line!(
                 "{} {} at {setting}: slowdown {} (limit {:.1} %), saving {} (promised {:.1} %), runs differ by {}",

@@ -67,7 +67,7 @@ pub const WORKLOAD_GAUGES: [MetricSpec<WorkloadSeries>; 6] = [
     MetricSpec {
         name: "power_watts",
         instrument: ("eadt.workload.power", "W"),
-        help: "Mean power of the newest window; absent once a workload is silent",
+        help: "Mean power of the newest window; absent once a workload is silent or its job has ended",
         value: |it| it.power_watts,
     },
     MetricSpec {

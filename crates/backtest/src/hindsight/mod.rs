@@ -26,6 +26,7 @@ use eadt_core::controller::{ControllerName, ControllerSettings};
 use eadt_report::words::origin_word;
 use eadt_schemas::EventTime;
 use eadt_schemas::counts::counted_as;
+use eadt_schemas::figures::format_signed_percent;
 use eadt_schemas::v1::{Actuation, ControllerAction, EfficiencyWindow, Layout, Origin, Workload};
 use serde::Serialize;
 
@@ -211,7 +212,7 @@ pub fn render_hindsight_report(all: &[HindsightRow]) -> String {
 }
 
 fn interval(estimate: &Estimate) -> String {
-    let [value, low, high] = [estimate.value, estimate.low, estimate.high].map(|ratio| format!("{:+.1} %", 100.0 * ratio));
+    let [value, low, high] = [estimate.value, estimate.low, estimate.high].map(|ratio| format_signed_percent(ratio, 1));
     format!("{value} ({low} to {high})")
 }
 

@@ -82,6 +82,8 @@ const PROBE: Duration = Duration::from_secs(4);
 const ONE_BROKER: Duration = Duration::from_secs(5);
 /// Pause before a broker is asked again that knew no broker, itself included: the cluster has not taken it back yet.
 const BROKERLESS_PAUSE: Duration = Duration::from_millis(200);
+/// Pause before the ends of a partition are asked for again.
+const ENDS_PAUSE: Duration = Duration::from_millis(20);
 
 /// Properties that the promises of this module rest on, or that are set by other means.
 const RESERVED: [&str; 17] = [
@@ -188,6 +190,31 @@ struct KafkaBusState {
 impl fmt::Debug for KafkaBus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KafkaBus").field("options", &self.shared.options).finish_non_exhaustive()
+    }
+}
+
+/// Returns whether the broker that was asked knows no such topic.
+fn is_missing(code: Option<RDKafkaErrorCode>) -> bool {
+    matches!(code, Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic))
+}
+
+/// Returns how long the ends of a partition are asked for again after this error; zero if that cannot help.
+fn ends_retry_limit(code: Option<RDKafkaErrorCode>) -> Duration {
+    use RDKafkaErrorCode as Code;
+    match code {
+        Some(Code::OperationTimedOut | Code::RequestTimedOut | Code::BrokerTransportFailure) => ANSWER,
+        // A leader is found soon after a topic is made or a broker has come back, which may not know its topics at first. To the
+        // client library a partition without a leader is an unknown one.
+        Some(
+            Code::NotLeaderForPartition
+            | Code::LeaderNotAvailable
+            | Code::UnknownPartition
+            | Code::FencedLeaderEpoch
+            | Code::UnknownLeaderEpoch
+            | Code::UnknownTopicOrPartition
+            | Code::UnknownTopic,
+        ) => CONNECT,
+        _ => Duration::ZERO,
     }
 }
 
@@ -402,6 +429,40 @@ impl KafkaBus {
         }
     }
 
+    /// Asks for the ends of a partition, and again while nobody answers or its leader is not known: for `most` in all, if given.
+    fn ask_for_ends(&self, at: &TopicPartition, most: Option<Duration>) -> Result<WatermarkOffsets> {
+        let begun = Instant::now();
+        let left = || most.map_or(ONE_BROKER, |most| most.saturating_sub(begun.elapsed()));
+        loop {
+            let error = match self.shared.ask(|client| client.fetch_watermarks(&at.topic, at.partition, left())) {
+                Ok((low, high)) => return Ok(WatermarkOffsets { low, high }),
+                Err(error) => error,
+            };
+            let code = error.rdkafka_error_code();
+            if begun.elapsed() + ENDS_PAUSE >= ends_retry_limit(code).min(most.unwrap_or(Duration::MAX)) {
+                return Err(self.ends_error(at, &error));
+            }
+            // The client library asks the leader that it knows, also one that is gone, and believes for minutes what it was
+            // answered while a broker came back.
+            if !is_missing(code)
+                && let Err(error) = self.shared.fetch_metadata(Some(&at.topic), left())
+            {
+                tracing::debug!(%at, %error, "asking who leads it");
+            }
+            std::thread::sleep(ENDS_PAUSE);
+        }
+    }
+
+    fn ends_error(&self, at: &TopicPartition, error: &KafkaError) -> BusError {
+        let (what, code) = (format!("asking for the ends of {at}"), error.rdkafka_error_code());
+        if code == Some(RDKafkaErrorCode::TopicAuthorizationFailed) {
+            let topic = AclResource::Topic(at.topic.to_string());
+            let detail = missing_right_message(&self.principal(), AclOperation::Describe, &topic);
+            return BusError::new(Remedy::Stop, what, detail);
+        }
+        from_error(what, error, if is_missing(code) { Remedy::Stop } else { Remedy::Retry })
+    }
+
     /// Ends what hangs of an instance's transactions. Returns an error, and whether a request may still come to the broker that
     /// takes the instance's id away.
     fn end_hanging_transaction(&self, instance: &str, parts: HangingParts<'_>) -> std::result::Result<(), (BusError, bool)> {
@@ -578,77 +639,11 @@ impl Bus for KafkaBus {
     }
 
     fn watermarks(&self, at: &TopicPartition) -> Result<WatermarkOffsets> {
-        let begun = Instant::now();
-        loop {
-            let error = match self.shared.ask(|client| client.fetch_watermarks(&at.topic, at.partition, ONE_BROKER)) {
-                Ok((low, high)) => return Ok(WatermarkOffsets { low, high }),
-                Err(error) => error,
-            };
-            let code = error.rdkafka_error_code();
-            // The client library goes on asking the leader that it knows, also one that is gone, until it learns of another.
-            let silent = matches!(
-                code,
-                Some(
-                    RDKafkaErrorCode::OperationTimedOut
-                        | RDKafkaErrorCode::RequestTimedOut
-                        | RDKafkaErrorCode::BrokerTransportFailure
-                )
-            );
-            let ask_who_leads = || {
-                if let Err(error) = self.shared.fetch_metadata(Some(&at.topic), ONE_BROKER) {
-                    tracing::debug!(%at, %error, "asking who leads it");
-                }
-            };
-            if silent && begun.elapsed() < ANSWER {
-                ask_who_leads();
-                continue;
-            }
-            let missing = matches!(code, Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic));
-            // A leader is found soon after a topic is made or a broker has come back, which may not know its topics at first. To
-            // the client library a partition without a leader is an unknown one.
-            let leaderless = matches!(
-                code,
-                Some(
-                    RDKafkaErrorCode::NotLeaderForPartition
-                        | RDKafkaErrorCode::LeaderNotAvailable
-                        | RDKafkaErrorCode::UnknownPartition
-                )
-            );
-            let moving = missing || leaderless;
-            if leaderless {
-                // The client believes for minutes what it was answered while a broker came back.
-                ask_who_leads();
-            }
-            if !moving || begun.elapsed() > CONNECT {
-                let remedy = if missing { Remedy::Stop } else { Remedy::Retry };
-                if code == Some(RDKafkaErrorCode::TopicAuthorizationFailed) {
-                    let topic = AclResource::Topic(at.topic.to_string());
-                    let detail = missing_right_message(&self.principal(), AclOperation::Describe, &topic);
-                    return Err(BusError::new(Remedy::Stop, format!("asking for the ends of {at}"), detail));
-                }
-                return Err(from_error(format!("asking for the ends of {at}"), &error, remedy));
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        self.ask_for_ends(at, None)
     }
 
     fn watermarks_within(&self, at: &TopicPartition, timeout: Duration) -> Result<WatermarkOffsets> {
-        let deadline = Instant::now() + timeout.min(ONE_BROKER);
-        let left = || deadline.saturating_duration_since(Instant::now());
-        loop {
-            let error = match self.shared.ask(|client| client.fetch_watermarks(&at.topic, at.partition, left())) {
-                Ok((low, high)) => return Ok(WatermarkOffsets { low, high }),
-                Err(error) => error,
-            };
-            if left() <= BROKERLESS_PAUSE {
-                return Err(from_error(format!("asking for the ends of {at}"), &error, Remedy::Retry));
-            }
-            // A leader is found soon after one has gone.
-            std::thread::sleep(BROKERLESS_PAUSE);
-            if let Err(error) = self.shared.fetch_metadata(Some(&at.topic), left()) {
-                tracing::debug!(%at, %error, "asking who leads it");
-            }
-        }
+        self.ask_for_ends(at, Some(timeout.min(ONE_BROKER)))
     }
 
     fn offsets_since(&self, of: &[TopicPartition], since: EventTime) -> Result<Option<Vec<Option<i64>>>> {
@@ -763,6 +758,22 @@ mod tests {
         assert!(error.contains("bus.properties.ssl.ca.location=/dev/zero is no plain file"), "{error}");
         // A folder of certificates is possible, and what is not there is the library's to report.
         assert!(with("/").is_ok() && with("/nowhere/file").is_ok());
+    }
+
+    #[test]
+    fn ends_are_asked_for_again_only_if_a_later_answer_may_be_another() {
+        use RDKafkaErrorCode as Code;
+        for (code, limit) in [
+            (Code::OperationTimedOut, ANSWER),
+            (Code::BrokerTransportFailure, ANSWER),
+            (Code::UnknownTopicOrPartition, CONNECT),
+            (Code::UnknownPartition, CONNECT),
+            (Code::FencedLeaderEpoch, CONNECT),
+            (Code::TopicAuthorizationFailed, Duration::ZERO),
+        ] {
+            assert_eq!(ends_retry_limit(Some(code)), limit, "{code:?}");
+        }
+        assert_eq!(ends_retry_limit(None), Duration::ZERO);
     }
 
     #[test]

@@ -4,7 +4,6 @@
 //! refused here, since the client library would go on without them or report nothing of use.
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -185,22 +184,7 @@ fn check_readable(key: &str, file: &Path) -> Result<String> {
 }
 
 /// The most bytes of a file with a secret, a key or certificates.
-const FILE_BYTES: u64 = 1024 * 1024;
-
-/// Reads a file; a device, or the wrong file, does not fill the memory.
-pub(super) fn read_file(file: &Path) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    std::fs::File::open(file)?.take(FILE_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > FILE_BYTES {
-        let text = format!("it has more than {FILE_BYTES} bytes: check that this is the right file");
-        return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, text));
-    }
-    Ok(bytes)
-}
-
-fn read_secret(file: &Path) -> std::io::Result<String> {
-    String::from_utf8(read_file(file)?).map_err(|_| std::io::Error::new(std::io::ErrorKind::InvalidData, "it is no UTF-8"))
-}
+pub(super) const FILE_BYTES: u64 = 1024 * 1024;
 
 /// Returns a secret from its variable or its file.
 fn secret(key: &str, value: Option<&Secret>, file: Option<&Path>) -> Result<Option<Secret>> {
@@ -210,7 +194,8 @@ fn secret(key: &str, value: Option<&Secret>, file: Option<&Path>) -> Result<Opti
         }
         (Some(value), None) => value.clone(),
         (None, Some(file)) => {
-            let text = read_secret(file).map_err(|error| cannot_read(&format!("{key}_file"), file, &error))?;
+            let text =
+                eadt_files::read_text(file, FILE_BYTES).map_err(|error| cannot_read(&format!("{key}_file"), file, &error))?;
             Secret::new(text.trim_end_matches(['\r', '\n']))
         }
         (None, None) => return Ok(None),
@@ -284,10 +269,7 @@ mod tests {
             (SecuritySettings { password: Some(Secret::new("")), ..with_user() }, "password is empty"),
             (SecuritySettings { password_file: missing(), ..with_user() }, "both set"),
             (SecuritySettings { password: None, password_file: missing(), ..with_user() }, "/nowhere/file"),
-            (
-                SecuritySettings { password: None, password_file: Some("/dev/zero".into()), ..with_user() },
-                "more than 1048576 bytes",
-            ),
+            (SecuritySettings { password: None, password_file: Some("/dev/zero".into()), ..with_user() }, "more than 1 MiB"),
             (SecuritySettings { ca_file: missing(), ..with_user() }, "ca_file=/nowhere/file"),
             (SecuritySettings { ca_file: Some("/tmp".into()), ..with_user() }, "is no file"),
             (SecuritySettings { certificate_file: missing(), ..with_user() }, "needs bus.security.key_file"),

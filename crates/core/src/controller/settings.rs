@@ -1,5 +1,6 @@
 use eadt_models::choose;
 use eadt_schemas::decode::DecodeError;
+use eadt_schemas::figures::format_signed_percent;
 use eadt_schemas::v1::Workload;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -47,7 +48,10 @@ impl ControllerObjective {
     /// Returns the change of the objective, as `, energy-delay product -3.1 %`; empty for energy, which is given in joules
     /// elsewhere.
     pub(super) fn change_in_words(self, gain_ratio: f64) -> String {
-        if self.is_energy() { String::new() } else { format!(", {} {:+.1} %", self.display_name(), -100.0 * gain_ratio) }
+        if self.is_energy() {
+            return String::new();
+        }
+        format!(", {} {}", self.display_name(), format_signed_percent(-gain_ratio, 1))
     }
 
     /// Returns its name in words.

@@ -1,6 +1,7 @@
 //! The outcome of a change, and whether it helped.
 
 use eadt_schemas::EventTime;
+use eadt_schemas::figures::format_signed_percent;
 use eadt_schemas::v1::{Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, Layout, UpdateMode, Workload};
 use serde::{Deserialize, Serialize};
 
@@ -105,11 +106,9 @@ impl TrialVerdict {
         let throughput = 100.0 * self.throughput_ratio;
         match (self.after.joules_per_sample(), before.joules_per_sample()) {
             (Some(after), Some(before)) => {
-                let change = -100.0 * self.energy_gain_ratio;
+                let change = format_signed_percent(-self.energy_gain_ratio, 1);
                 let product = self.objective.change_in_words(self.gain_ratio);
-                format!(
-                    "{after:.3} J/sample instead of {before:.3} ({change:+.1} %) at {throughput:.1} % of the throughput{product}"
-                )
+                format!("{after:.3} J/sample instead of {before:.3} ({change}) at {throughput:.1} % of the throughput{product}")
             }
             _ => "no progress at all".into(),
         }
@@ -265,4 +264,33 @@ pub(super) fn follow_layout(
         validation: ChangeValidation::None,
         hold_until: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_of_nothing_is_reported_without_a_sign() {
+        let after = Medians {
+            end: EventTime::default(),
+            windows: 3,
+            samples_per_second: 50.0,
+            watts: 200.0,
+            watts_per_gpu: 200.0,
+            efficiency: 0.25,
+        };
+        let verdict = TrialVerdict {
+            after,
+            objective: ControllerObjective::Edp,
+            gain_ratio: 0.000_4,
+            energy_gain_ratio: 0.0,
+            throughput_ratio: 1.0,
+            is_confirmed: false,
+        };
+        assert_eq!(
+            verdict.explain(&after),
+            "4.000 J/sample instead of 4.000 (0.0 %) at 100.0 % of the throughput, energy-delay product 0.0 %"
+        );
+    }
 }

@@ -56,7 +56,8 @@ pub struct MeteredBoard {
 pub struct CounterStep {
     pub joules: f64,
     pub seconds: f64,
-    /// Integral of power over the same time, in joules; `None` if power is unknown in some of it.
+    /// Integral of power over the same time, in joules; where power is unknown in some of it, the newest reading of power over all
+    /// of it by rules 6, and `None` before.
     pub integral: Option<f64>,
     /// Steps between two samples in it.
     pub steps: u32,

@@ -236,7 +236,7 @@ impl GpuSource {
         }
         let is_live = life != LivenessState::Idle;
         let by_power = PowerSegment::of_power(&self.sample, sample, if is_live { settings.power_gap } else { 0 });
-        let step = self.counter_step(sample, by_power.as_ref(), is_live, settings.starts_coarse_counters_at_a_rise());
+        let step = self.counter_step(sample, by_power.as_ref(), is_live, settings);
         let verdict = step.map(|step| self.check.check_step(&step, board));
         match verdict {
             Some(EnergyCounterVerdict::Stalled) => sample.energy = None,
@@ -261,7 +261,7 @@ impl GpuSource {
         sample: &EnergySample,
         by_power: Option<&PowerSegment>,
         is_live: bool,
-        starts_at_a_rise: bool,
+        settings: &FoldSettings,
     ) -> Option<CounterStep> {
         let base = self.last_counter_sample.map_or(self.sample, |lost| lost.sample);
         let joules = (sample.energy? - base.energy?) * (base.share + sample.share) * 0.5;
@@ -269,16 +269,32 @@ impl GpuSource {
             let waiting = self.pending.iter().filter(|step| step.to > base.time);
             lost.summed + waiting.map(PendingStep::joules).sum::<f64>()
         });
+        let seconds = sample.time.seconds_since(base.time);
+        let integral = by_power.filter(|_| !self.check.power_unknown).map(|segment| before + segment.total_joules());
+        let held = match integral {
+            None if settings.holds_power_for_counters() => self.held_watts(sample, settings.power_gap),
+            _ => None,
+        };
+        let held = held.map(|watts| watts * (base.share + sample.share) * 0.5 * seconds);
         Some(CounterStep {
             // A fall is one, also of what nobody has a share in.
             joules: if sample.energy < base.energy { -1.0 } else { joules },
-            seconds: sample.time.seconds_since(base.time),
-            integral: by_power.filter(|_| !self.check.power_unknown).map(|segment| before + segment.total_joules()),
-            steps: self.check.waiting_steps + 1,
+            seconds,
+            integral: integral.or(held),
+            // However many samples there were, it is one reading.
+            steps: if held.is_some() { 1 } else { self.check.waiting_steps + 1 },
             waiting: self.last_counter_sample.is_some(),
             is_live: is_live && !self.last_counter_sample.is_some_and(|lost| lost.idle),
-            starts_at_a_rise,
+            starts_at_a_rise: settings.starts_coarse_counters_at_a_rise(),
         })
+    }
+
+    /// Returns the newest reading of power that is no older than the gap, in watts of the whole device.
+    fn held_watts(&self, sample: &EnergySample, power_gap: i64) -> Option<f64> {
+        let readings = [Some(*sample), Some(self.sample), self.last_power_sample];
+        let newest = readings.into_iter().flatten().find(EnergySample::has_power)?;
+        let is_near = newest.tenure == sample.tenure && sample.time.micros() - newest.time.micros() <= power_gap;
+        newest.power.or(newest.average).filter(|_| is_near)
     }
 
     /// Returns the energy between the newest sample and this one, which came while the source was so alive.

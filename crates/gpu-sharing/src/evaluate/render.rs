@@ -3,6 +3,7 @@
 use std::fmt::{self, Write};
 
 use eadt_html::{END, escape};
+use eadt_schemas::figures::{format_percent, format_signed_percent};
 
 use super::{EvaluatedMethod, EvaluationFindings, FindingLine};
 
@@ -64,10 +65,11 @@ fn write_text(findings: &EvaluationFindings, out: &mut String) -> fmt::Result {
     if let Some((mean, largest)) = findings.workload_gains() {
         writeln!(out, "\nEach workload unseen, its pairs' throughput per watt against equal shares")?;
         for line in &findings.workloads {
-            let (gain, of_oracle) = (line.gain_ratio * 100.0, line.of_oracle_ratio * 100.0);
-            writeln!(out, "  {:<25}{gain:>+8.1} %   {of_oracle:.2} % of the oracle", line.workload)?;
+            let (gain, of_oracle) = (format_signed_percent(line.gain_ratio, 1), line.of_oracle_ratio * 100.0);
+            writeln!(out, "  {:<25}{gain:>10}   {of_oracle:.2} % of the oracle", line.workload)?;
         }
-        writeln!(out, "  {:<25}{:>+8.1} %   largest {:+.1} %", "mean of the workloads", mean * 100.0, largest * 100.0)?;
+        let [mean, largest] = [mean, largest].map(|ratio| format_signed_percent(ratio, 1));
+        writeln!(out, "  {:<25}{mean:>10}   largest {largest}", "mean of the workloads")?;
     }
     Ok(())
 }
@@ -106,18 +108,15 @@ fn verdict(findings: &EvaluationFindings) -> Option<String> {
     if let Some((mean, largest)) = findings.workload_gains() {
         let workloads = findings.workloads.len();
         return Some(format!(
-            "chosen partitions do {:+.1} % work per watt against equal shares: the mean of {workloads} workloads that were not seen before; \
-             largest {:+.1} %",
-            100.0 * mean,
-            100.0 * largest
+            "chosen partitions do {} work per watt against equal shares: the mean of {workloads} workloads that were not seen before; \
+             largest {}",
+            format_signed_percent(mean, 1),
+            format_signed_percent(largest, 1)
         ));
     }
     let line = findings.lines.iter().find(|line| line.method == EvaluatedMethod::SlowdownMean)?;
-    let (gain, of_oracle) = (100.0 * line.score.gain_mean_ratio, 100.0 * line.score.of_oracle_ratio);
-    Some(format!(
-        "chosen partitions do {gain:+.1} % work per watt against equal shares, {of_oracle:.1} % of the best ({})",
-        line.split
-    ))
+    let (gain, of_oracle) = (format_signed_percent(line.score.gain_mean_ratio, 1), 100.0 * line.score.of_oracle_ratio);
+    Some(format!("chosen partitions do {gain} work per watt against equal shares, {of_oracle:.1} % of the best ({})", line.split))
 }
 
 /// Writes throughput per watt as a part of the oracle's: the choice and equal shares.
@@ -127,9 +126,9 @@ fn write_bars(findings: &EvaluationFindings, out: &mut String) -> fmt::Result {
     out.push_str("<h2>Each workload unseen</h2>\n<p>Throughput per watt of its pairs as a part of the oracle's: ");
     writeln!(
         out,
-        "the choice (dark) and equal shares (pale). Gain over equal shares on average {:.1} %, largest {:.1} %.</p>",
-        mean * 100.0,
-        largest * 100.0
+        "the choice (dark) and equal shares (pale). Gain over equal shares on average {}, largest {}.</p>",
+        format_percent(mean, 1),
+        format_percent(largest, 1)
     )?;
     let height = findings.workloads.len() * ROW + 10;
     writeln!(out, "<svg viewBox=\"0 0 900 {height}\" role=\"img\" aria-label=\"gain of each workload\">")?;
@@ -146,7 +145,7 @@ fn write_bars(findings: &EvaluationFindings, out: &mut String) -> fmt::Result {
                 ratio * 100.0
             )?;
         }
-        writeln!(out, "<text x=\"820\" y=\"{}\">{:+.1} %</text>", y + 17, line.gain_ratio * 100.0)?;
+        writeln!(out, "<text x=\"820\" y=\"{}\">{}</text>", y + 17, format_signed_percent(line.gain_ratio, 1))?;
     }
     out.push_str("</svg>\n");
     Ok(())

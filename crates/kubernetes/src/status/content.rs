@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use eadt_schemas::EventTime;
+use eadt_schemas::figures::format_fixed;
 use eadt_schemas::v1::{Actuation, ChangeValidation, ControllerAction, Decision, Layout, Origin, Precision, UpdateMode};
 
 use crate::index::workloads::WorkloadEntry;
@@ -240,7 +241,7 @@ impl VerifiedChange {
         let saving = round_figure((1.0 - left) * 100.0);
         let whose = origin_name(self.origin).map_or_else(String::new, |origin| format!(" ({origin})"));
         SavingEffect {
-            summary: Some(format!("{saving:.1} %{whose}")),
+            summary: Some(format!("{} %{whose}", format_fixed(saving, 1))),
             saving_percent: Some(saving),
             joules_per_sample_before: known.joules_per_sample_before.or(self.before_joules_per_sample.map(round_figure)),
             verified_time: Some(self.time),
@@ -269,7 +270,8 @@ const fn origin_name(origin: Origin) -> Option<&'static str> {
 
 /// Rounds to three digits after the point: enough for people, and smaller changes are not written.
 fn round_figure(value: f64) -> f64 {
-    (value * 1000.0).round() / 1000.0
+    // No minus zero.
+    (value * 1000.0).round() / 1000.0 + 0.0
 }
 
 /// Returns a layout in words.
@@ -607,6 +609,11 @@ mod tests {
             expires: at(360.0),
             ..Decision::default()
         }
+    }
+
+    #[test]
+    fn a_saving_that_rounds_to_zero_has_no_sign() {
+        assert_eq!([-0.000_4, -0.000_6].map(|percent| round_figure(percent).to_string()), ["0", "-0.001"]);
     }
 
     #[test]

@@ -9,10 +9,15 @@
 //! What makes a setting look better than it is decides a choice, and has the tighter margin: less time or power below the
 //! reference, more of them at it. That margin grows with the scatter of the other settings. Of 2,400 published operating points
 //! none lies more than 21 % (time) or 6 % (power) outside, and no two neighbours more than 15 % or 10 %.
+//!
+//! A sweep of nine or more clocks is smooth besides. Each clock is compared with the curve of the others, at the ends, too. It may be
+//! four times as far from it as the furthest of the others is from theirs, and further if it flatters nothing. The highest one may
+//! be as the next one: the board's own limit may hold it. Of 1,400 published clocks none is more than twice as far. Under a cap there
+//! is no such curve: time and power bend where the cap begins to hold.
 
 use serde::{Deserialize, Serialize};
 
-use super::{SettingMeasurement, TuningKnob};
+use super::{SettingMeasurement, TuningKnob, leave_one_out};
 use crate::stats::median;
 
 /// Parts by which a value may lie outside of its range.
@@ -27,6 +32,10 @@ const TIME_MARGINS: QuantityMargins = QuantityMargins { tight: 0.13, wide: 0.25 
 const POWER_MARGINS: QuantityMargins = QuantityMargins { tight: 0.08, wide: 0.20 };
 /// The tight margin is at least so many times the largest distance, as a logarithm, among the other settings.
 const TIMES_SCATTER: f64 = 2.0;
+/// A clock may be so many times as far from the curve of the others as the furthest of these from theirs, as a logarithm.
+const TIMES_CURVE_SCATTER: f64 = 4.0;
+/// A clock that flatters may be at least this far from the curve of the others, as a logarithm.
+const CURVE_DISTANCE: f64 = 0.03;
 /// If the board draws more than this part of a cap at the next one, the cap may hold it.
 const BINDING_RATIO: f64 = 0.75;
 /// If the board draws less than this part of a cap at the next one, the cap changes next to nothing.
@@ -328,7 +337,7 @@ fn runs_outside(
     span: LevelSpan,
 ) -> Vec<Glitch> {
     let ranges: Vec<NeighbourRange> =
-        QUANTITIES.into_iter().filter_map(|quantity| range(knob, levels, at, span, quantity)).collect();
+        QUANTITIES.into_iter().flat_map(|quantity| ranges(knob, levels, at, span, quantity)).collect();
     let glitch = |(run, range): &(usize, NeighbourRange)| {
         let m = &measurements[*run];
         Glitch {
@@ -357,12 +366,14 @@ fn value(m: &SettingMeasurement, quantity: GlitchQuantity) -> f64 {
     }
 }
 
-/// Returns the levels that lie outside of the range of the levels beside them by more than its margin. With `length` 2: two
-/// neighbours that both lie outside of the range of the levels beside the two.
+/// Returns the levels that lie outside of the range of the levels beside them, or of the curve of all others, by more than its
+/// margin. With `length` 2: two neighbours that both lie outside of the range of the levels beside the two.
 fn outside(knob: TuningKnob, levels: &[SettingRuns], length: usize) -> Vec<OutsideLevel> {
     let off = |at: usize, span: LevelSpan, quantity: GlitchQuantity| {
-        range(knob, levels, at, span, quantity)
-            .filter(|range| range.is_outside(levels[at].value(quantity)))
+        let value = levels[at].value(quantity);
+        ranges(knob, levels, at, span, quantity)
+            .filter(|range| range.is_outside(value))
+            .max_by(|a, b| distance(a.expected, value).total_cmp(&distance(b.expected, value)))
             .map(|range| (at, range))
     };
     let mut found = Vec::new();
@@ -401,6 +412,43 @@ fn levels(measurements: &[SettingMeasurement], highest: f64) -> Vec<SettingRuns>
         })
     };
     order.chunk_by(|a, b| key(a) == key(b)).filter_map(level).collect()
+}
+
+/// Returns every range for the time or power of a level: that of the levels beside its span, and that of the curve of all others if
+/// the level is alone in it.
+fn ranges(
+    knob: TuningKnob,
+    levels: &[SettingRuns],
+    at: usize,
+    span: LevelSpan,
+    quantity: GlitchQuantity,
+) -> impl Iterator<Item = NeighbourRange> {
+    let curve = if span.0 == span.1 { curve_range(knob, levels, at, quantity) } else { None };
+    range(knob, levels, at, span, quantity).into_iter().chain(curve)
+}
+
+/// Returns the range that the curve of the other clocks of a slice leaves for one, with its margins; `None` if there is no curve, or
+/// if the value is on it.
+fn curve_range(knob: TuningKnob, levels: &[SettingRuns], at: usize, quantity: GlitchQuantity) -> Option<NeighbourRange> {
+    if !matches!(knob, TuningKnob::SmClockMhz | TuningKnob::MemoryClockMhz) {
+        return None;
+    }
+    let own = &levels[at];
+    let is_same = |level: &&SettingRuns| level.second_setting == own.second_setting;
+    let before = levels[..at].iter().rev().take_while(is_same).count();
+    let slice = levels[at - before..].iter().take_while(is_same);
+    let points: Vec<leave_one_out::CurvePoint> = slice.map(|level| (level.setting.ln(), level.value(quantity).ln())).collect();
+    let predicted = leave_one_out::predict(&points, before)?;
+    if (own.value(quantity).ln() - predicted).abs() <= CURVE_DISTANCE {
+        return None;
+    }
+    let scatter = leave_one_out::scatter(&points, before)?;
+    let margin = |least: f64| (least.max(TIMES_CURVE_SCATTER * scatter) - scatter).exp_m1();
+    let above = if own.is_highest { CURVE_DISTANCE } else { quantity.margins().tight };
+    // The board's own limit may hold the highest clock of a slice to the next one.
+    let next = if before == 0 { points.get(1)?.1 } else { predicted };
+    let expected = [next.min(predicted - scatter).exp(), next.max(predicted + scatter).exp()];
+    Some(NeighbourRange { quantity, expected, margins: [margin(CURVE_DISTANCE), margin(above)] })
 }
 
 /// Returns the range that the levels beside a span leave for the time or power of one in it, with its margins; `None` if there
@@ -540,6 +588,52 @@ mod tests {
         let seconds = |index: u64| 10.0 * (highest / setting(index)).powf(slower);
         let watts = |index: u64| 0.97 * highest * (setting(index) / highest).powf(drawn);
         (0..12).map(|index| row(index + 1, setting(index), seconds(index), watts(index))).collect()
+    }
+
+    /// A sweep of clocks with noise.
+    fn noisy_clocks() -> Vec<SettingMeasurement> {
+        let noise = [0.002, -0.003, 0.001, 0.003, -0.002, 0.0, 0.003, -0.001, -0.003, 0.002, 0.001, -0.002];
+        let mut rows = long_sweep(1400.0, 50.0, 0.9, 1.8);
+        for (m, noise) in rows.iter_mut().zip(noise) {
+            let watts = m.energy_joules / m.duration_seconds * (1.0 - noise);
+            m.duration_seconds *= 1.0 + noise;
+            m.energy_joules = watts * m.duration_seconds;
+        }
+        rows
+    }
+
+    #[test]
+    fn a_clock_off_the_curve_of_the_others_goes_also_at_either_end() {
+        let found = |rows: &[SettingMeasurement]| {
+            let checked = find_glitches(TuningKnob::SmClockMhz, rows);
+            checked.glitches.iter().map(|glitch| glitch.row).collect::<Vec<u64>>()
+        };
+        assert_eq!(found(&noisy_clocks()), [0_u64; 0]);
+        for (index, time_factor, power_factor) in [
+            (0, 1.12, 1.0),
+            (0, 0.85, 1.0),
+            (0, 1.0, 1.12),
+            (5, 0.9, 1.0),
+            (5, 1.2, 1.0),
+            (5, 1.0, 0.93),
+            // The rows beside it are sound, although they draw less.
+            (5, 1.0, 1.2),
+            (11, 0.9, 1.0),
+            (11, 1.0, 0.9),
+            (11, 1.0, 0.7),
+        ] {
+            let mut rows = noisy_clocks();
+            let m = &mut rows[index];
+            m.duration_seconds *= time_factor;
+            m.energy_joules *= time_factor * power_factor;
+            assert_eq!(found(&rows), [index as u64 + 1], "row {index} times {time_factor}, {power_factor}");
+            if index == 5 && power_factor < 1.0 {
+                assert_eq!(found(&rows[..8]), [0_u64; 0], "of few settings nothing is known to be smooth");
+            }
+        }
+        let mut rows = noisy_clocks();
+        (rows[0].duration_seconds, rows[0].energy_joules) = (rows[1].duration_seconds, rows[1].energy_joules);
+        assert_eq!(found(&rows), [0_u64; 0], "the board's limit held the highest clock to the next one");
     }
 
     #[test]

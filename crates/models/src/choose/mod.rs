@@ -5,6 +5,7 @@
 
 mod batch;
 mod glitch;
+mod leave_one_out;
 mod measured;
 mod pareto;
 mod preset;

@@ -7,7 +7,7 @@ use eadt_schemas::v1::Meter;
 
 use super::names_a_sum;
 use super::nested_meters::{MeterIndex, MeterName};
-use super::rails::{BoardPart, board_part};
+use super::rails::{BoardPart, SuperchipIndex, SuperchipName, SuperchipPart, board_part, choose_numbers};
 use crate::error::quote;
 use crate::units::word_places;
 
@@ -69,26 +69,30 @@ pub(crate) struct MisnamedBoard {
 
 /// Finds the names, of several that differ, which are not of a board of their own: `gpu0_max` beside `gpu0`, and `cpu` beside
 /// `gpu`. If what is metered is more than a board, or no name is of a GPU, these are the parts beside the whole, and what lies
-/// behind power supplies.
+/// behind power supplies. The module of a superchip is a whole of its GPUs, unless GPUs are metered.
 pub(crate) fn find_misnamed_boards(names: &[&str], meter: Meter) -> Vec<MisnamedBoard> {
     let names = parse_names(names);
     let index = NameIndex::new(&names);
-    let gpu = names.iter().find(|name| name.is_gpu);
+    let device = find_device(&names, meter);
     let supply = names.iter().find(|name| name.extent == Extent::Supply && !name.is_gpu);
-    let counts_machines = matches!(meter, Meter::Node | Meter::Wall) || gpu.is_none();
+    let counts_machines = matches!(meter, Meter::Node | Meter::Wall) || device.is_none();
+    let counts_modules = counts_machines || device.is_some_and(BoardName::is_module);
     let whole = find_whole(&names, meter, false);
     let whole_of_parts = find_whole(&names, meter, true);
     let at = |place: Option<usize>| place.map(|place| &names[place]);
     let misnamed = |(place, name): (usize, &BoardName)| {
         let same_board = at(index.find_figure(place, name).or_else(|| index.find_input_of_total(name)));
+        let module = at(index.find_module(name)).filter(|_| counts_modules);
         let is_of_machine = name.extent != Extent::Unknown || name.meter.is_some();
-        let counted = gpu.filter(|_| !counts_machines && !name.is_gpu && is_of_machine);
+        let beside = device.filter(|device| is_of_machine && !name.is_same_kind(device));
+        let beside = beside.or_else(|| at(index.find_gpu(name)).filter(|_| !counts_modules));
+        let counted = beside.filter(|_| !counts_machines && module.is_none());
         let behind = match name.extent {
             Extent::Part => whole_of_parts.or(supply),
             Extent::Supply => whole,
             Extent::Unknown | Extent::Machine => None,
         };
-        let behind = behind.or_else(|| at(index.find_machine(name))).filter(|_| counts_machines);
+        let behind = behind.or_else(|| at(index.find_machine(name))).filter(|_| counts_machines).or(module);
         let behind = behind.or_else(|| {
             let wholes = [index.find_meter(name), index.find_board(name)];
             at(wholes.into_iter().flatten().min())
@@ -111,7 +115,28 @@ pub(crate) fn find_misnamed_boards(names: &[&str], meter: Meter) -> Vec<Misnamed
 }
 
 fn parse_names<'n>(names: &[&'n str]) -> Vec<BoardName<'n>> {
-    names.iter().map(|name| BoardName::new(name)).collect()
+    let mut names: Vec<BoardName<'n>> = names.iter().map(|name| BoardName::new(name)).collect();
+    let has_superchips = has_superchips(&names);
+    let is_part = |name: &BoardName<'n>| name.superchip.as_ref().is_some_and(|own| own.is_part_of_machine(has_superchips));
+    for name in names.iter_mut().filter(|name| name.extent == Extent::Unknown) {
+        if is_part(name) {
+            name.extent = Extent::Part;
+        }
+    }
+    names
+}
+
+/// Returns whether one of some names is of what superchips only have.
+fn has_superchips(names: &[BoardName<'_>]) -> bool {
+    names.iter().filter_map(|name| name.superchip.as_ref()).any(SuperchipName::is_distinctive)
+}
+
+/// Returns the first name of what counts beside other parts of its machine and all of it: a module if modules are metered, else a
+/// GPU.
+fn find_device<'b, 'n>(names: &'b [BoardName<'n>], meter: Meter) -> Option<&'b BoardName<'n>> {
+    let module = names.iter().find(|name| meter == Meter::Module && name.is_module());
+    let gpu = || names.iter().find(|name| name.is_gpu && !name.is_module());
+    module.or_else(gpu).or_else(|| names.iter().find(|name| name.is_gpu))
 }
 
 /// Finds two of several names, the first of which is of a part of what the second measures, as `core` of `package-0`: their
@@ -122,11 +147,13 @@ pub(super) fn find_part_and_whole(names: &[&str]) -> Option<(usize, usize)> {
     names.iter().enumerate().find_map(|(part, name)| Some((part, index.find_meter(name)?)))
 }
 
-/// Finds two of several names, the first of which is of a rail or a chip of the board of the second: their places.
+/// Finds two of several names, the first of which is of a rail or a chip of the board of the second, or of a part of its module:
+/// their places.
 pub(super) fn find_rail_and_board(names: &[&str]) -> Option<(usize, usize)> {
     let names = parse_names(names);
     let index = NameIndex::new(&names);
-    names.iter().enumerate().find_map(|(part, name)| Some((part, index.find_board(name)?)))
+    let whole = |name: &BoardName<'_>| index.find_board(name).or_else(|| index.find_module(name));
+    names.iter().enumerate().find_map(|(part, name)| Some((part, whole(name)?)))
 }
 
 /// Describes a zone of RAPL below another of these names: by its number it may be a part of that, or the memory beside it.
@@ -169,6 +196,8 @@ pub(super) struct BoardName<'n> {
     is_gpu: bool,
     extent: Extent,
     part: BoardPart,
+    /// A part of a superchip.
+    superchip: Option<SuperchipName>,
     /// A domain of RAPL, or a side of a power distribution unit.
     meter: Option<MeterName>,
 }
@@ -205,8 +234,20 @@ impl<'n> BoardName<'n> {
         let has_figure = board.len() < words.len();
         let rank_of = |at: usize| BEST_FIGURES.iter().position(|best| has(best, &words[at])).unwrap_or(BEST_FIGURES.len()) + 1;
         let figure = (0..words.len()).filter(|at| is_of_figure(*at)).map(rank_of).max().unwrap_or(0);
-        let (extent, part) = (extent_of(&words), board_part(&words, is_gpu, |word| is_number(word) || is_electrical(word)));
-        Self { text, has_figure, figure, board, has_number, is_gpu, extent, part, meter: MeterName::new(text), words }
+        let is_silent = |word: &str| is_number(word) || is_electrical(word);
+        let (extent, part) = (extent_of(&words), board_part(&words, is_gpu, is_silent));
+        let superchip = SuperchipName::new(&board, is_silent);
+        Self { text, has_figure, figure, board, has_number, is_gpu, extent, part, superchip, meter: MeterName::new(text), words }
+    }
+
+    /// Returns whether it is of a whole module, which may have GPUs.
+    fn is_module(&self) -> bool {
+        self.superchip.as_ref().is_some_and(|name| name.part == SuperchipPart::Module)
+    }
+
+    /// Returns whether it is of a module or of a GPU, as another name is.
+    fn is_same_kind(&self, device: &BoardName<'_>) -> bool {
+        self.is_module() == device.is_module() && (self.is_gpu || device.is_module())
     }
 
     /// Returns how far a name is from that of the power of a whole board, and of its plain figure: the nearest is the least.
@@ -245,8 +286,6 @@ impl<'n> BoardName<'n> {
 
 /// Ranks of figures, see [`BoardName::figure`].
 const FIGURE_RANKS: usize = BEST_FIGURES.len() + 2;
-/// Numbers of a rail's name that are compared; those of boards have one or two.
-const MOST_NUMBERS: usize = 8;
 
 /// The first place of what other names are compared with, so that many names take no longer than each for itself.
 #[derive(Default)]
@@ -266,12 +305,13 @@ struct NameIndex<'b> {
     /// The input of a module by its rail, and by its rail or as a tool adds it up.
     module_input: Option<usize>,
     module: Option<usize>,
+    superchips: SuperchipIndex<'b>,
     meters: MeterIndex<'b>,
 }
 
 impl<'b> NameIndex<'b> {
     fn new(names: &'b [BoardName<'_>]) -> Self {
-        let mut index = Self::default();
+        let mut index = Self { superchips: SuperchipIndex::new(has_superchips(names)), ..Self::default() };
         for (place, name) in names.iter().enumerate() {
             index.add(place, name);
         }
@@ -306,6 +346,9 @@ impl<'b> NameIndex<'b> {
         }
         if matches!(name.part, BoardPart::Input | BoardPart::Total) {
             self.module.get_or_insert(place);
+        }
+        if let Some(superchip) = &name.superchip {
+            self.superchips.add(place, superchip);
         }
         if let Some(meter) = &name.meter {
             self.meters.add(place, meter);
@@ -352,13 +395,18 @@ impl<'b> NameIndex<'b> {
         if name.part != BoardPart::Rail {
             return None;
         }
-        let mut numbers = name.numbers();
-        numbers.truncate(MOST_NUMBERS);
-        let chosen = |choice: usize| -> Vec<&str> {
-            numbers.iter().enumerate().filter(|(bit, _)| (choice >> bit) & 1 == 1).map(|(_, number)| *number).collect()
-        };
-        let boards = (0..1_usize << numbers.len()).filter_map(|choice| self.boards.get(chosen(choice).as_slice()).copied());
+        let boards = choose_numbers(name.numbers()).filter_map(|chosen| self.boards.get(chosen.as_slice()).copied());
         boards.chain(self.module).min()
+    }
+
+    /// Finds the module or processor of a superchip in which that of a name is, as `Module Power` of `GPU Power`.
+    fn find_module(&self, name: &BoardName<'_>) -> Option<usize> {
+        self.superchips.find_whole(name.superchip.as_ref()?)
+    }
+
+    /// Finds the GPU beside which a name is of another part of a superchip, or of all of it.
+    fn find_gpu(&self, name: &BoardName<'_>) -> Option<usize> {
+        self.superchips.find_gpu(name.superchip.as_ref()?)
     }
 
     /// Finds the input of what a name is the output of, as `PSU1 Input Power` of `PSU1 Output Power`.
@@ -553,6 +601,28 @@ mod tests {
             (&["Power VDD_CPU_CV", "Power VDD_GPU_SOC", "Power VDD_SYS_5V0", "Power TOT"], Meter::Module, &[0, 1, 2]),
             (&["POM_5V_IN", "POM_5V_GPU", "POM_5V_CPU"], Meter::Module, &[1, 2]),
             (&["VDD_GPU_SOC", "VDD_CPU_CV", "VIN_SYS_5V0"], Meter::Module, &[]),
+            // Modules of superchips and their parts.
+            (&["Module Power", "GPU Power"], Meter::Module, &[1]),
+            (&["Module Power", "GPU Power"], Meter::Node, &[1]),
+            (&["Module Power", "GPU Power"], Meter::Gpu, &[0]),
+            (&["GPU", "Module"], Meter::Module, &[0]),
+            (&["GPU Power Draw W", "Module Power Draw W"], Meter::Gpu, &[1]),
+            (&["Module Power", "GPU Power", "CPU Power", "SysIO Power"], Meter::Module, &[1, 2, 3]),
+            (&["Module Power", "GPU Power", "CPU Power", "SysIO Power"], Meter::Gpu, &[0, 2, 3]),
+            (&["Grace Power Socket 0", "CPU Power Socket 0", "SysIO Power Socket 0"], Meter::Node, &[1, 2]),
+            (&["Module", "Grace", "CPU", "SysIO", "GPU"], Meter::Gpu, &[0, 1, 2, 3]),
+            (&["Module", "Grace", "CPU", "SysIO", "GPU"], Meter::Module, &[1, 2, 3, 4]),
+            (&["System Power", "Module Power", "GPU Power"], Meter::Node, &[1, 2]),
+            (&["module 0", "module 1", "gpu 0", "gpu 1", "gpu 2", "gpu 3"], Meter::Module, &[2, 3, 4, 5]),
+            (&["node1 module", "node2 gpu0", "node1 gpu0"], Meter::Wall, &[2]),
+            (&["a module power", "a gpu power"], Meter::Gpu, &[0]),
+            (&["gpu0 power", "gpu0 module power"], Meter::Gpu, &[1]),
+            (&["gpu module 0", "gpu module 1"], Meter::Gpu, &[]),
+            (&["module-1", "module-2"], Meter::Node, &[]),
+            // Hosts.
+            (&["gpu01", "grace01", "cpu01"], Meter::Node, &[]),
+            (&["gpu01", "grace01"], Meter::Gpu, &[]),
+            (&["grace-1 power", "gpu-1 power"], Meter::Node, &[]),
             (&["DC_NODE_POWER_W", "PCK_POWER_W", "GPU0_POWER_W"], Meter::Gpu, &[0, 1]),
             (
                 &["PowerControl.PowerConsumedWatts", "PowerSupplies.0.PowerInputWatts", "PowerSupplies.1.PowerInputWatts"],

@@ -238,10 +238,18 @@ fn has_word(text: &str, words: &[&str]) -> bool {
     parts.any(|part| is_one(part) || has_humps(part) && word_places(part).into_iter().any(|place| is_one(&part[place])))
 }
 
+/// Words of the power and energy of alternating current that are in volt-amperes, and none in watts.
+const OTHER_POWER_WORDS: [&str; 4] = ["apparent", "blindleistung", "reactive", "scheinleistung"];
+
+/// Returns whether a text, such as `apparent_power`, names power or energy that is none of watts.
+fn names_other_power(text: &str) -> bool {
+    has_word(text, &OTHER_POWER_WORDS)
+}
+
 /// Returns whether a text, such as `system/gpu_0_power_usage_watts`, names a reading of power (true) or another one; `None` if it
 /// names none.
 fn names_power(text: &str) -> Option<bool> {
-    if has_word(text, &SHARE_WORDS) {
+    if has_word(text, &SHARE_WORDS) || names_other_power(text) {
         return Some(false);
     }
     if has_word(text, &POWER_WORDS) { Some(true) } else { has_word(text, &OTHER_WORDS).then_some(false) }
@@ -256,7 +264,8 @@ fn names_another_reading(text: &str) -> bool {
     let is_whole = |word: &str| text.trim().eq_ignore_ascii_case(word);
     let is_loose = |word: &str| LOOSE_WORDS.contains(&word) || WORDS_LOOSE_ALONE.contains(&word) && is_whole(word);
     let is_other = |word: &&str| !is_loose(word) && has_word(text, &[*word]);
-    names_power(text) == Some(false) && (has_word(text, &SHARE_WORDS) || OTHER_WORDS.iter().any(is_other))
+    let is_share_or_other = || has_word(text, &SHARE_WORDS) || names_other_power(text);
+    names_power(text) == Some(false) && (is_share_or_other() || OTHER_WORDS.iter().any(is_other))
 }
 
 /// Finds, among names that are mapped as power, one that names another quantity: its place, and a name that does name a power.

@@ -3,6 +3,7 @@
 
 use eadt_schemas::EventTime;
 
+use crate::sums::Certainty;
 use crate::units::{Dimension, bracketed_unit, lowercase_words, worded_unit};
 
 /// The time of a row, from its start to its end.
@@ -121,7 +122,7 @@ const OVERLAP_SECONDS: f64 = 2.0;
 const OVERLAP_RATIO: f64 = 0.02;
 
 /// Returns whether rows come one after the other.
-fn follow_each_other(spans: &[RowSpan]) -> bool {
+pub(super) fn follow_each_other(spans: &[RowSpan]) -> bool {
     let mut ordered = spans.to_vec();
     ordered.sort_by_key(|span| span.start);
     ordered.windows(2).all(|pair| {
@@ -212,8 +213,10 @@ pub(super) fn counter_points(rows: &[(RowSpan, f64)]) -> Vec<(EventTime, f64)> {
 const TOLERANCE_MICROS: i64 = 10_000;
 /// An outer row has at least this part of what its inner rows have together.
 const LEAST_OF_INNER: f64 = 0.98;
-/// Number of rows within another one that cannot be chance.
-const INNER_ROWS: usize = 2;
+/// Number of rows within another one, or of rows with others within, that cannot be chance.
+const NESTED_ROWS: usize = 2;
+/// Number of rows within another one that has no less than they together, of which readings of a running total have more.
+const INNER_OF_AMOUNTS: usize = 3;
 
 /// Returns how many rows each row has directly within, and what these have together; `None` if some overlap in part only.
 fn sums_within(rows: &[(RowSpan, f64)]) -> Option<Vec<(usize, f64)>> {
@@ -256,14 +259,130 @@ pub(super) fn have_inner(rows: &[(RowSpan, f64)]) -> Option<Vec<bool>> {
     Some(sums_within(rows)?.iter().map(|(count, _)| *count > 0).collect())
 }
 
-/// Returns the value of each row without that of the rows within it, and the number of rows with others within; `None` if rows
-/// are not nested: none has several others within, some overlap in part only, or have less than the rows within.
+/// Returns how sure it is that rows have others within, and no less than these; `None` if they have not. It may be chance if a single
+/// row has a single one within, and rows may be of several boards.
+pub(super) fn find_nesting(rows: &[(RowSpan, f64)], is_one_board: bool) -> Option<Certainty> {
+    let inner = sums_within(rows).filter(|inner| have_all(rows, inner))?;
+    let outer = inner.iter().filter(|(count, _)| *count > 0).count();
+    let within = inner.iter().map(|(count, _)| *count).max()?;
+    let is_sure = is_one_board || outer.max(within) >= NESTED_ROWS;
+    (outer > 0).then_some(if is_sure { Certainty::Sure } else { Certainty::Possible })
+}
+
+/// Returns whether values can only be amounts, and no running total: a row has several others within, and no less than these
+/// together.
+pub(super) fn are_amounts(rows: &[(RowSpan, f64)]) -> bool {
+    sums_within(rows).is_some_and(|inner| have_all(rows, &inner) && inner.iter().any(|(count, _)| *count >= INNER_OF_AMOUNTS))
+}
+
+/// Returns the value of each row without that of the rows within it, and the number of rows with others within; `None` if there are
+/// none, some overlap in part only, or have less than the rows within.
 pub(super) fn take_off_inner(rows: &[(RowSpan, f64)]) -> Option<(Vec<f64>, usize)> {
     let inner = sums_within(rows)?;
     let outer = inner.iter().filter(|(count, _)| *count > 0).count();
-    let is_nested = inner.iter().any(|(count, _)| *count >= INNER_ROWS);
     let own = rows.iter().zip(&inner).map(|((_, value), (_, within))| (value - within).max(0.0)).collect();
-    (is_nested && have_all(rows, &inner)).then_some((own, outer))
+    (outer > 0 && have_all(rows, &inner)).then_some((own, outer))
+}
+
+/// Overlap of two rows, relative to the shorter one, that no rounding of times explains.
+const UNROUNDED_RATIO: f64 = 0.25;
+/// Difference of the power of two rows, relative to the larger one, up to which it is the same.
+const SAME_POWER_RATIO: f64 = 0.05;
+
+/// Overlap in time of rows that are not within each other.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct PartialOverlap {
+    /// The first two rows that overlap.
+    pub(super) rows: (usize, usize),
+    pub(super) overlap_seconds: f64,
+    pub(super) covered_seconds: f64,
+    /// Rows have the same power where they overlap, and none is within another.
+    pub(super) has_same_power: bool,
+}
+
+/// Returns the overlap of rows in time if some overlap in part only, and by more than the rounding of times explains; `None` beside rows
+/// of the same time, which are of several boards, or jobs.
+pub(super) fn find_partial_overlap(rows: &[(RowSpan, f64)]) -> Option<PartialOverlap> {
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    order.sort_by_key(|row| (rows[*row].0.start, rows[*row].0.end));
+    let are_close = |a: EventTime, b: EventTime| (a.micros() - b.micros()).abs() <= TOLERANCE_MICROS;
+    let is_one_time = |a: RowSpan, b: RowSpan| are_close(a.start, b.start) && are_close(a.end, b.end);
+    if sums_within(rows).is_some() || order.windows(2).any(|pair| is_one_time(rows[pair[0]].0, rows[pair[1]].0)) {
+        return None;
+    }
+    let seconds = |row: usize| rows[row].0.end.seconds_since(rows[row].0.start);
+    let watts = |row: usize| rows[row].1 / seconds(row);
+    let (mut first, mut latest): (Option<(usize, usize)>, Option<usize>) = (None, None);
+    let mut has_same_power = true;
+    for row in order {
+        let Some(before) = latest.replace(row) else { continue };
+        let (span, above) = (rows[row].0, rows[before].0);
+        let overlap = above.end.min(span.end).seconds_since(span.start);
+        if overlap >= OVERLAP_SECONDS || overlap > UNROUNDED_RATIO * seconds(before).min(seconds(row)) {
+            let (a, b) = (watts(before), watts(row));
+            has_same_power &= (a - b).abs() <= SAME_POWER_RATIO * a.max(b);
+            first = first.or(Some((before, row)));
+        }
+        if above.end >= span.end {
+            has_same_power = false;
+            latest = Some(before);
+        }
+    }
+    let covered = covered_stretches(&rows.iter().map(|(span, _)| *span).collect::<Vec<_>>());
+    let covered_seconds: f64 = covered.iter().map(|stretch| stretch.end.seconds_since(stretch.start)).sum();
+    // Rows whose times are rounded have pauses between them as often as they overlap.
+    let overlap_seconds = (0..rows.len()).map(seconds).sum::<f64>() - covered_seconds;
+    let is_rounding = overlap_seconds < OVERLAP_SECONDS || overlap_seconds <= OVERLAP_RATIO * covered_seconds;
+    let found = PartialOverlap { rows: first?, overlap_seconds, covered_seconds, has_same_power };
+    (!is_rounding).then_some(found)
+}
+
+/// Returns the time of each row from the end of the row before on, and the part of its time that this is. Rows must not be within
+/// each other.
+pub(super) fn clip_overlaps(rows: &[(RowSpan, f64)]) -> Vec<(RowSpan, f64)> {
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    order.sort_by_key(|row| rows[*row].0.start);
+    let mut clipped: Vec<(RowSpan, f64)> = rows.iter().map(|(span, _)| (*span, 1.0)).collect();
+    let mut end_before: Option<EventTime> = None;
+    for row in order {
+        let RowSpan { start, end } = rows[row].0;
+        let from = end_before.map_or(start, |before| before.max(start));
+        clipped[row] = (RowSpan { start: from, end }, end.seconds_since(from) / end.seconds_since(start));
+        end_before = Some(end);
+    }
+    clipped
+}
+
+/// Least distance of the ends of rows of one job, relative to the difference of their starts, which is of rounding.
+const ENDS_TO_STARTS: i64 = 4;
+/// Growth of what is counted since the start of a job, relative to that of the duration, both as logarithms.
+const GROWTH_RATIOS: std::ops::RangeInclusive<f64> = 0.5..=2.0;
+
+/// Returns the rows of each job, in order, if their durations and values are both counted since its start: rows of one start, whose
+/// values grow as the durations do. Times of rows are given as if they were their ends.
+pub(super) fn jobs_since_start(ended: &[(RowSpan, f64)]) -> Option<Vec<Vec<usize>>> {
+    let mut order: Vec<usize> = (0..ended.len()).collect();
+    order.sort_by_key(|row| ended[*row].0.start);
+    let is_one_start = |a: &usize, b: &usize| ended[*b].0.start.seconds_since(ended[*a].0.start) <= OVERLAP_SECONDS;
+    let mut jobs: Vec<Vec<usize>> = order.chunk_by(is_one_start).map(<[usize]>::to_vec).collect();
+    for job in &mut jobs {
+        job.sort_by_key(|row| ended[*row].0.end);
+    }
+    let mut with_several = jobs.iter().filter(|job| job.len() > 1).peekable();
+    let grow = |job: &Vec<usize>| grow_since_start(&job.iter().map(|row| ended[*row]).collect::<Vec<_>>());
+    (with_several.peek().is_some() && with_several.all(grow)).then_some(jobs)
+}
+
+/// Returns whether rows in order of their ends have one start, and values that grow as the time since then does.
+fn grow_since_start(rows: &[(RowSpan, f64)]) -> bool {
+    let [(first_span, first), .., (last_span, last)] = rows else { return false };
+    let starts = || rows.iter().map(|(span, _)| span.start.micros());
+    let difference = starts().max().unwrap_or(0) - starts().min().unwrap_or(0);
+    let distances = rows.windows(2).map(|pair| pair[1].0.end.micros() - pair[0].0.end.micros());
+    let has_one_start = distances.min().is_some_and(|shortest| shortest > 0 && ENDS_TO_STARTS * difference <= shortest);
+    let seconds = |span: &RowSpan| span.end.seconds_since(span.start);
+    let growth = (last / first).ln() / (seconds(last_span) / seconds(first_span)).ln();
+    has_one_start && rows.windows(2).all(|pair| pair[1].1 >= pair[0].1) && GROWTH_RATIOS.contains(&growth)
 }
 
 #[cfg(test)]
@@ -287,12 +406,91 @@ mod tests {
                 Some(vec![1050.0, 50.0, 3000.0, 2900.0]),
             ),
             ("one after the other", vec![a, b], None),
-            ("one within", vec![row(0.0, 20.0, 5900.0), a], None),
+            ("one within", vec![row(0.0, 20.0, 5900.0), a], Some(vec![2900.0, 3000.0])),
             ("in part", vec![a, b, row(0.0, 15.0, 5900.0)], None),
             ("of two boards", vec![a, row(0.0, 10.0, 2900.0)], None),
             ("less than its steps", vec![row(0.0, 20.1, 3000.0), a, b], None),
         ] {
             assert_eq!(take_off_inner(&rows).map(|(own, _)| own), own, "{what}");
+        }
+    }
+
+    #[test]
+    fn one_row_within_another_may_be_chance_unless_all_are_of_one_board() {
+        let (outer, inner) = (row(0.0, 60.0, 18_000.0), row(40.0, 50.0, 3000.0));
+        let (next_outer, next_inner) = (row(60.0, 120.0, 18_000.0), row(100.0, 110.0, 3000.0));
+        let (sure, possible) = (Some(Certainty::Sure), Some(Certainty::Possible));
+        for (what, rows, unnamed, of_one_board) in [
+            ("one within", vec![outer, inner], possible, sure),
+            ("one within each", vec![outer, inner, next_outer, next_inner], sure, sure),
+            ("two within", vec![outer, inner, row(50.0, 60.0, 3000.0)], sure, sure),
+            ("more within", vec![row(0.0, 60.0, 2000.0), inner], None, None),
+            ("none within", vec![outer, next_outer], None, None),
+        ] {
+            assert_eq!((find_nesting(&rows, false), find_nesting(&rows, true)), (unnamed, of_one_board), "{what}");
+        }
+        let steps = |count: u32| (0..count).map(|step| row(f64::from(step), f64::from(step + 1), 300.0 + f64::from(step)));
+        let epoch = |count: u32| steps(count).chain([row(0.0, f64::from(count), 1000.0 * f64::from(count))]).collect::<Vec<_>>();
+        assert_eq!((are_amounts(&epoch(2)), are_amounts(&epoch(3))), (false, true));
+        let counter: Vec<_> = (1..=4).map(|step| row(f64::from(step - 1), f64::from(step), 300.0 * f64::from(step))).collect();
+        assert!(!are_amounts(&[&counter[..], &[row(0.0, 4.5, 1200.0)]].concat()), "a running total");
+    }
+
+    #[test]
+    fn an_overlap_in_part_is_distinguished_from_rounding() {
+        let windows = |count: u32, every: f64, seconds: f64, watts: fn(u32) -> f64| {
+            let window = |at: u32| {
+                let start = every * f64::from(at);
+                row(start, start + seconds, watts(at) * seconds)
+            };
+            (0..count).map(window).collect::<Vec<_>>()
+        };
+        let same = |_| 300.0;
+        let in_turn = |at: u32| [300.0, 250.0][at as usize % 2];
+        let rounded: Vec<_> = (0..40)
+            .map(|at| {
+                let start = (10.4 * f64::from(at)).floor();
+                row(start, start + 10.4, 3000.0)
+            })
+            .collect();
+        for (what, rows, found) in [
+            ("same power", windows(12, 10.0, 12.0, same), Some((22.0, 122.0, true))),
+            ("another power", windows(12, 10.0, 12.0, in_turn), Some((22.0, 122.0, false))),
+            ("short windows", windows(21, 0.5, 1.0, same), Some((10.0, 11.0, true))),
+            ("rounded", rounded, None),
+            ("a little", windows(12, 10.0, 10.1, same), None),
+            ("one after the other", windows(12, 10.0, 10.0, in_turn), None),
+            ("of two boards", [windows(4, 10.0, 12.0, same), windows(4, 10.0, 12.0, same)].concat(), None),
+            ("within each other", vec![row(0.0, 60.0, 18_000.0), row(40.0, 50.0, 3000.0)], None),
+        ] {
+            let overlap = find_partial_overlap(&rows);
+            let figures = overlap.map(|it| (it.overlap_seconds.round(), it.covered_seconds.round(), it.has_same_power));
+            assert_eq!(figures, found, "{what}");
+        }
+        let rows = windows(12, 10.0, 12.0, same);
+        let once: f64 = clip_overlaps(&rows).iter().zip(&rows).map(|((_, part), (_, joules))| part * joules).sum();
+        assert!((once - 36_600.0).abs() < 1e-6, "{once}");
+    }
+
+    #[test]
+    fn rows_of_one_start_that_grow_with_the_time_since_it_are_of_one_job() {
+        let job = |start: f64, joules: &[f64]| {
+            let flush = |(at, joules): (u32, &f64)| row(start, start + 60.0 * f64::from(at), *joules);
+            (1..).zip(joules).map(flush).collect::<Vec<_>>()
+        };
+        let since_start = [18e3, 36e3, 54e3, 72e3];
+        for (what, rows, jobs) in [
+            ("a run", job(0.0, &since_start), Some(vec![4])),
+            ("two runs", [job(0.0, &since_start[..2]), job(3600.0, &since_start[..2])].concat(), Some(vec![2, 2])),
+            ("one of a single row", [job(0.0, &since_start[..1]), job(3600.0, &since_start)].concat(), Some(vec![1, 4])),
+            ("runs of a row each", [job(0.0, &since_start[..1]), job(3600.0, &since_start[..1])].concat(), None),
+            ("what each row adds", job(0.0, &[18e3, 18.1e3, 18.2e3, 18.3e3]), None),
+            ("a counter of the driver", job(0.0, &[5.018e6, 5.036e6, 5.054e6]), None),
+            ("a counter since the first row", job(0.0, &[0.0, 18e3, 36e3]), None),
+            ("rows a second apart", (0..9).map(|at| row(f64::from(at), f64::from(at + 1), f64::from(at + 1))).collect(), None),
+        ] {
+            let found = jobs_since_start(&rows).map(|jobs| jobs.iter().map(Vec::len).collect::<Vec<_>>());
+            assert_eq!(found, jobs, "{what}");
         }
     }
 

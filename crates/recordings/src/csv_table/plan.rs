@@ -9,11 +9,11 @@ use crate::checks::is_power;
 use crate::clock::{TimeParser, is_time_of_day};
 use crate::csv_table::board_names::{describe_zone, find_part_and_whole, find_rail_and_board};
 use crate::csv_table::counter_columns::{TickColumn, find_range_column, find_tick_column, is_tick};
-use crate::csv_table::nested_spans::{SpanColumns, names_a_time, names_a_window};
+use crate::csv_table::nested_spans::{RowMoment, SpanColumns, names_a_time, names_a_window};
 use crate::csv_table::time_columns::{TimeColumnProbe, TimeParts};
 use crate::csv_table::{
     STEPS, TIME_NAMES, find_misnamed_boards, find_mixed_reading, has_word, may_count_ticks, names_a_sum, names_another_reading,
-    names_limit, names_power, names_power_at_a_limit,
+    names_limit, names_other_power, names_power, names_power_at_a_limit,
 };
 use crate::error::quote;
 use crate::identity::{IdColumns, names_boards};
@@ -98,7 +98,7 @@ pub(super) struct TableMapping {
     absence_flag: Option<usize>,
     /// The column that has the end of an energy counter's range.
     counter_range: Option<usize>,
-    /// The columns of the start or the end of each row, and of how long it took, if rows add energy.
+    /// The columns of the start or the end of each row, and of how long it took, if rows have energy that depends on them.
     pub(super) spans: Option<SpanColumns>,
     /// A row may contain others: no column that is not mapped distinguishes boards, whose rows may contain each other.
     pub(super) may_nest: bool,
@@ -153,10 +153,14 @@ impl TableMapping {
         Ok(plan)
     }
 
-    /// Returns the columns of the time of each row, if rows add energy.
+    /// Returns the columns of the time of each row, if rows add energy, or have a total of it that may be counted since the start of a
+    /// job, as their durations are.
     fn find_spans(&self) -> Option<SpanColumns> {
-        let adds_energy = self.figures.iter().any(|figure| figure.adds && figure.field == ReadingField::EnergyJoulesTotal);
-        SpanColumns::find(&self.names, self.time?).filter(|_| adds_energy)
+        let mut of_energy = self.figures.iter().filter(|figure| figure.field == ReadingField::EnergyJoulesTotal).peekable();
+        let has_energy = of_energy.peek().is_some();
+        let adds_energy = of_energy.any(|figure| figure.adds);
+        let is_used = |spans: &SpanColumns| adds_energy || has_energy && spans.moment == RowMoment::Unnamed;
+        SpanColumns::find(&self.names, self.time?).filter(is_used)
     }
 
     /// Returns whether a column that is not mapped distinguishes boards, nodes or jobs.
@@ -1090,9 +1094,11 @@ impl MappingBuilder<'_> {
             ));
         }
         let with_unit = pattern.split_unit().map(|(pattern, unit)| (pattern, Some(unit)));
+        let of_times = self.columns_of_times();
         for (pattern, unit) in [Some((pattern.clone(), None)), with_unit].into_iter().flatten() {
             let matching = |(index, name): (usize, &String)| pattern.match_board(name).map(|board| (index, board));
-            let matching: Vec<(usize, String)> = self.plan.names.iter().enumerate().filter_map(matching).collect();
+            let named = self.plan.names.iter().enumerate().filter(|(index, _)| !of_times.contains(index));
+            let matching: Vec<(usize, String)> = named.filter_map(matching).collect();
             if matching.is_empty() {
                 continue;
             }
@@ -1113,6 +1119,18 @@ impl MappingBuilder<'_> {
             return Ok(matching.into_iter().map(resolved).collect());
         }
         Err(self.no_column(map, &map.column))
+    }
+
+    /// Returns the columns of times, which no pattern takes in: those that are mapped, and those with names of times.
+    fn columns_of_times(&self) -> BTreeSet<usize> {
+        let is_time = |name: &String| TIME_NAMES.iter().any(|time| name.eq_ignore_ascii_case(time));
+        let named: Vec<usize> = (0..self.plan.names.len()).filter(|index| is_time(&self.plan.names[*index])).collect();
+        let mapped: Vec<&FieldMap> = self.options.maps.iter().filter(|map| map.field == "time").collect();
+        let year = TimeParts::of_year(&self.plan.names).filter(|_| named.is_empty() && mapped.is_empty());
+        let of_year = year.iter().flat_map(|(year, parts)| parts.columns().chain([*year]));
+        let columns = mapped.iter().flat_map(|map| map.column.split('+').chain([map.column.as_str()]));
+        let of_maps = columns.filter_map(|column| self.find(column.trim()).ok().flatten());
+        named.into_iter().chain(of_year).chain(of_maps).collect()
     }
 
     /// Returns an error if a pattern takes in columns that are not of a board of their own, or not of power.
@@ -1142,7 +1160,12 @@ impl MappingBuilder<'_> {
                 | ReadingField::SamplesPerSecond
                 | ReadingField::TokensPerSecond
         );
-        let Some(multiple) = count_multiple(name).filter(|_| is_count) else { return Ok(()) };
+        // `samples_b` beside `samples_a` is of b.
+        let is_of_several = |letter: &str| {
+            letter == "b" && name.strip_suffix(letter).is_some_and(|stem| self.plan.names.contains(&format!("{stem}a")))
+        };
+        let multiple = count_multiple(name).filter(|letter| is_count && !is_of_several(letter));
+        let Some(multiple) = multiple else { return Ok(()) };
         let problem = format!("the header gives {multiple}, a multiple, where {} is a plain count", field.name());
         let remedy = "write whole counts into the column, 1500000 for 1.5 M, and name it without the multiple";
         Err(self.error(problem, remedy).with_column(name))
@@ -1210,7 +1233,8 @@ fn names_no_power(name: &str) -> bool {
 
 /// Returns whether the name of a column names another quantity than energy.
 fn names_no_energy(name: &str) -> bool {
-    !has_word(name, &ENERGY_WORDS) && worded_unit(name, Dimension::Energy).is_none() && names_another_reading(name)
+    let is_another = names_other_power(name) || !has_word(name, &ENERGY_WORDS) && names_another_reading(name);
+    is_another && worded_unit(name, Dimension::Energy).is_none()
 }
 
 /// Words behind which a name has what its unit is divided by: `joules_per_second`.

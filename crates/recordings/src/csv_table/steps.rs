@@ -8,15 +8,20 @@ use eadt_schemas::v1::JobLifecycle;
 
 use super::STEPS;
 use super::nested_spans::{
-    RowSpan, choose_moments, counter_points, covered_stretches, have_inner, may_contain_inner, take_off_inner,
+    PartialOverlap, RowSpan, are_amounts, choose_moments, clip_overlaps, counter_points, covered_stretches, find_nesting,
+    find_partial_overlap, follow_each_other, have_inner, jobs_since_start, may_contain_inner, take_off_inner,
 };
 use crate::boards;
+use crate::checks::value;
 use crate::options::{AcceptedFinding, FileSetKind};
-use crate::recording::{FileId, ProgressMark, RecordedReading, Recording, SourceId, SourceKind};
+use crate::recording::{FileId, ProgressMark, RecordedReading, Recording, RecordingSource, SourceId, SourceKind};
 use crate::sums::{Certainty, SUM_OF_ROWS, find_sums};
 use crate::tenancy::ReadingAttribution;
 use crate::totals::{ROWS_OF_A_TOTAL, grows_or_restarts};
 use crate::{ImportError, ImportOptions, ReadingField};
+
+/// The time of rows, by file and line.
+type RowSpans = BTreeMap<(FileId, u64), RowSpan>;
 
 /// A row that adds to counters.
 struct CounterIncrement {
@@ -31,9 +36,9 @@ struct CounterIncrement {
 pub(super) struct CounterIncrements {
     by_source: BTreeMap<SourceId, Vec<CounterIncrement>>,
     /// The time of rows that have their start or end, and their other end or duration.
-    spans: BTreeMap<(FileId, u64), RowSpan>,
+    spans: RowSpans,
     /// The time of rows that have a time and a duration, as if that time were their end.
-    unnamed_spans: BTreeMap<(FileId, u64), RowSpan>,
+    unnamed_spans: RowSpans,
     /// Fields of which each row of a file is one.
     counted_rows: BTreeSet<(FileId, ReadingField)>,
     /// The texts of all these rows that may distinguish boards, users or jobs; `None` if they differ.
@@ -74,7 +79,11 @@ impl CounterIncrements {
     /// Returns the files whose rows contain others in all that they add; notes those in which they may.
     fn nested_files(&self, recording: &mut Recording) -> BTreeSet<FileId> {
         let (mut nested, mut unsure): (BTreeSet<FileId>, BTreeSet<FileId>) = Default::default();
-        for of_file in self.by_source.values().flat_map(|steps| steps.chunk_by(|a, b| a.file == b.file)) {
+        let of_files = self.by_source.iter().flat_map(|(source, steps)| {
+            let of_one_board = is_one_board(recording, *source);
+            steps.chunk_by(|a, b| a.file == b.file).map(move |of_file| (of_one_board, of_file))
+        });
+        for (of_one_board, of_file) in of_files {
             let file = of_file[0].file;
             // Rows of several boards may contain each other.
             if !self.texts.contains_key(&file) {
@@ -84,10 +93,13 @@ impl CounterIncrements {
             let telling = STEPS.into_iter().filter(|(_, field)| !self.counted_rows.contains(&(file, *field)));
             for (_, field) in telling {
                 let rows = rows_with_spans(of_file, field, &self.spans);
-                let is_energy = field == ReadingField::EnergyJoulesTotal;
-                if is_energy && rows.as_ref().is_some_and(|rows| take_off_inner(rows).is_some()) {
+                let of_energy = rows.as_ref().filter(|_| field == ReadingField::EnergyJoulesTotal);
+                let nesting = of_energy.and_then(|rows| find_nesting(rows, of_one_board));
+                if nesting.is_some() {
                     nested.insert(file);
-                } else if rows.is_none_or(|rows| !may_contain_inner(&rows)) {
+                }
+                if nesting == Some(Certainty::Possible) || nesting.is_none() && rows.is_none_or(|rows| !may_contain_inner(&rows))
+                {
                     unsure.insert(file);
                 }
             }
@@ -131,24 +143,29 @@ impl CounterIncrements {
         removed
     }
 
-    /// Turns what rows add into counters.
+    /// Turns what rows add into counters, and has totals of energy begin at the start of their jobs.
     pub(super) fn finish(self, recording: &mut Recording, options: &ImportOptions) -> Result<(), ImportError> {
-        let accepts = options.accept.contains(&AcceptedFinding::GrowingSteps);
-        let nested = if accepts { BTreeSet::new() } else { self.nested_files(recording) };
-        let Self { by_source, spans, unnamed_spans, counted_rows, .. } = self;
+        begin_totals_at_start(recording, &self.unnamed_spans);
+        let counts_nested = options.accept.contains(&AcceptedFinding::NestedRows);
+        let nested = if counts_nested { BTreeSet::new() } else { self.nested_files(recording) };
+        let Self { by_source, spans, unnamed_spans, counted_rows, texts } = self;
+        let alike: BTreeSet<FileId> = texts.into_iter().filter_map(|(file, text)| text.map(|_| file)).collect();
         let mut unnamed = 0_usize;
-        let mut of_energy: BTreeMap<(FileId, u64), RowSpan> = BTreeMap::new();
+        let mut of_energy = RowSpans::new();
         // Devices first: what a row counts has the time of its energy.
         let (of_devices, of_jobs): (Vec<_>, Vec<_>) =
             by_source.into_iter().partition(|(source, _)| matches!(recording.sources[*source].kind, SourceKind::Device(_)));
         for (source, mut steps) in of_devices.into_iter().chain(of_jobs) {
             settle_copied_sums(recording, &mut steps, options)?;
-            if !accepts {
-                refuse_running_totals(recording, &steps)?;
+            if !options.accept.contains(&AcceptedFinding::GrowingSteps) {
+                refuse_running_totals(recording, &steps, &spans, &unnamed_spans)?;
+            }
+            if !counts_nested {
                 settle_nested_rows(recording, &mut steps, &spans, (&nested, &counted_rows));
                 refuse_sums(recording, &mut steps, &counted_rows);
             }
             check_order(recording, source, &steps, options)?;
+            let of_one_board = is_one_board(recording, source);
             if let SourceKind::Device(device) = &mut recording.sources[source].kind {
                 // Rows of one time that add amounts belong to one board, whose counter begins in each file.
                 if device.is_anonymous {
@@ -156,7 +173,10 @@ impl CounterIncrements {
                     unnamed += 1;
                 }
                 steps.sort_by_key(|step| step.time);
-                let own = own_spans(&steps, &spans, &unnamed_spans);
+                let mut own = own_spans(&steps, &spans, &unnamed_spans);
+                if !counts_nested {
+                    settle_overlaps(recording, (&mut steps, &mut own), &alike, of_one_board)?;
+                }
                 let spread = spread_energy(recording, source, &steps, &own)?;
                 for (step, span) in steps.iter().zip(spread) {
                     let known = of_energy.entry((step.file, step.line)).or_insert(span);
@@ -169,14 +189,92 @@ impl CounterIncrements {
             // Counters are made behind the other readings of their rows. The order of the rows was checked above.
             recording.sources[source].readings.sort_by_key(|reading| (reading.file, reading.time));
         }
-        if unnamed > 1 {
-            recording.add_note(format!(
-                "{unnamed} files whose rows add energy name no board: each is taken for a board of its own, and the energy of all is added \
-                 up; if they are of the same boards, set the column that names them, --map device=COLUMN"
-            ));
-        }
+        note_unnamed_boards(recording, unnamed);
         Ok(())
     }
+}
+
+/// Notes files whose rows add energy and name no board.
+fn note_unnamed_boards(recording: &mut Recording, unnamed: usize) {
+    if unnamed > 1 {
+        recording.add_note(format!(
+            "{unnamed} files whose rows add energy name no board: each is taken for a board of its own, and the energy of all is added \
+             up; if they are of the same boards, set the column that names them, --map device=COLUMN"
+        ));
+    }
+}
+
+/// Returns whether rows of a source are of one board, or node, which has one power at a time: they or the map name it.
+fn is_one_board(recording: &Recording, source: SourceId) -> bool {
+    matches!(&recording.sources[source].kind, SourceKind::Device(device) if !device.is_anonymous)
+}
+
+/// A job with a total of energy that is counted since its start.
+struct CountedJob {
+    span: RowSpan,
+    /// The places of its readings, in order of time.
+    places: Vec<usize>,
+}
+
+/// Has totals of energy begin at 0 at the start of their jobs if both they and the durations of their rows are counted since then, as by
+/// `CodeCarbon`: the first row of a job has what it used before.
+fn begin_totals_at_start(recording: &mut Recording, unnamed: &RowSpans) {
+    let field = ReadingField::EnergyJoulesTotal;
+    for source in 0..recording.sources.len() {
+        let RecordingSource { kind: SourceKind::Device(_), readings, .. } = &mut recording.sources[source] else { continue };
+        let Some(jobs) = find_counted_jobs(readings, unnamed) else { continue };
+        let count = counted(jobs.len(), "job");
+        begin_at_start(readings, jobs);
+        let column = recording.columns.get(&field).map_or(field.name(), String::as_str);
+        let note = format!(
+            "{column}: grows with the durations of rows, which count since the start of a job: it is 0 at the start of {count}"
+        );
+        recording.add_note(note);
+    }
+}
+
+/// Returns the jobs of readings, one after the other; `None` if their totals are not counted since the start of a job each.
+fn find_counted_jobs(readings: &[RecordedReading], unnamed: &RowSpans) -> Option<Vec<CountedJob>> {
+    let total = |reading: &RecordedReading| value(reading, ReadingField::EnergyJoulesTotal);
+    let span = |reading: &RecordedReading| unnamed.get(&(reading.file as usize, u64::from(reading.line))).copied();
+    let with_total = readings.iter().enumerate().filter_map(|(place, reading)| Some((place, reading, total(reading)?)));
+    let rows = with_total.map(|(place, reading, joules)| Some((place, (span(reading)?, joules))));
+    let (places, rows): (Vec<usize>, Vec<(RowSpan, f64)>) = rows.collect::<Option<Vec<_>>>()?.into_iter().unzip();
+    let job = |of_job: Vec<usize>| {
+        let (first, last) = (rows[of_job[0]].0, rows[of_job[of_job.len() - 1]].0);
+        let places = of_job.into_iter().map(|row| places[row]).collect();
+        CountedJob { span: RowSpan { start: first.start, end: last.end }, places }
+    };
+    let jobs: Vec<CountedJob> = jobs_since_start(&rows)?.into_iter().map(job).collect();
+    follow_each_other(&jobs.iter().map(|job| job.span).collect::<Vec<_>>()).then_some(jobs)
+}
+
+/// Adds a reading at the start of each job. If readings have nothing but their total, it goes on from job to job, and of the time between
+/// them nothing is known; otherwise it begins anew.
+fn begin_at_start(readings: &mut Vec<RecordedReading>, jobs: Vec<CountedJob>) {
+    let field = ReadingField::EnergyJoulesTotal;
+    let goes_on = readings.iter().all(|reading| value(reading, field).is_some());
+    let (mut begun, mut spans, mut offset) = (BTreeMap::new(), Vec::<RowSpan>::with_capacity(jobs.len()), 0.0);
+    for CountedJob { mut span, places } in jobs {
+        // Starts are rounded.
+        span.start = spans.last().map_or(span.start, |before| span.start.max(before.end.plus_micros(1)));
+        spans.push(span);
+        let (first, last) = (&readings[places[0]], &readings[places[places.len() - 1]]);
+        let joules = value(last, field).unwrap_or(0.0);
+        let values = Box::new([(field, offset)]);
+        let start = RecordedReading { time: span.start, line: first.line, file: first.file, values, mark: None, portion: None };
+        begun.insert(places[0], start);
+        if goes_on {
+            for place in places {
+                let values = readings[place].values.iter_mut();
+                values.filter(|(known, _)| *known == field).for_each(|(_, value)| *value += offset);
+            }
+            offset += joules;
+        }
+    }
+    let all = std::mem::take(readings).into_iter().enumerate();
+    *readings = all.flat_map(|(place, reading)| begun.remove(&place).into_iter().chain([reading])).collect();
+    split_stays(readings, &spans);
 }
 
 /// Fewer rows are no copy of others: two programs may add the same at one time by chance.
@@ -235,14 +333,14 @@ fn repeated_range(above: &[&CounterIncrement], rows: &[&CounterIncrement]) -> Op
     (are_same && a.len() >= ROWS_OF_A_COPY).then_some((from, to))
 }
 
+/// Returns what a row adds to a field.
+fn amount(step: &CounterIncrement, field: ReadingField) -> Option<f64> {
+    step.added.iter().find(|(other, _)| *other == field).map(|(_, value)| *value)
+}
+
 /// Returns the time of the rows that add to a field, and what they add; `None` if a row has no time.
-fn rows_with_spans(
-    steps: &[CounterIncrement],
-    field: ReadingField,
-    spans: &BTreeMap<(FileId, u64), RowSpan>,
-) -> Option<Vec<(RowSpan, f64)>> {
-    let value = |step: &CounterIncrement| step.added.iter().find(|(other, _)| *other == field).map(|(_, value)| *value);
-    let of_field = steps.iter().filter_map(|step| Some((step, value(step)?)));
+fn rows_with_spans(steps: &[CounterIncrement], field: ReadingField, spans: &RowSpans) -> Option<Vec<(RowSpan, f64)>> {
+    let of_field = steps.iter().filter_map(|step| Some((step, amount(step, field)?)));
     of_field.map(|(step, value)| Some((*spans.get(&(step.file, step.line))?, value))).collect()
 }
 
@@ -250,7 +348,7 @@ fn rows_with_spans(
 fn settle_nested_rows(
     recording: &mut Recording,
     steps: &mut [CounterIncrement],
-    spans: &BTreeMap<(FileId, u64), RowSpan>,
+    spans: &RowSpans,
     (nested, counted_rows): (&BTreeSet<FileId>, &BTreeSet<(FileId, ReadingField)>),
 ) {
     for of_file in steps.chunk_by_mut(|a, b| a.file == b.file).filter(|of_file| nested.contains(&of_file[0].file)) {
@@ -272,11 +370,58 @@ fn settle_nested_rows(
                 "{column}: the time of {} contains that of other rows, as that of an epoch contains its steps: what these have is taken off \
                  it, or it would count twice; --accept {} counts both",
                 counted(outer, "row"),
-                AcceptedFinding::GrowingSteps.name()
+                AcceptedFinding::NestedRows.name()
             );
             recording.add_note(note);
         }
     }
+}
+
+/// Returns an error if rows of a file overlap in part, which would count what its board used then twice. Counts that time once if the rows
+/// are of one board, and have the same power.
+fn settle_overlaps(
+    recording: &mut Recording,
+    (steps, own): (&mut [CounterIncrement], &mut [Option<RowSpan>]),
+    alike: &BTreeSet<FileId>,
+    of_one_board: bool,
+) -> Result<(), ImportError> {
+    let field = ReadingField::EnergyJoulesTotal;
+    let mut files: BTreeMap<FileId, Vec<usize>> = BTreeMap::new();
+    for (place, step) in steps.iter().enumerate().filter(|(_, step)| alike.contains(&step.file)) {
+        files.entry(step.file).or_default().push(place);
+    }
+    for (file, places) in files {
+        let row = |place: &usize| Some((own[*place]?, amount(&steps[*place], field)?));
+        let rows: Vec<(RowSpan, f64)> = places.iter().filter_map(row).collect();
+        let found = find_partial_overlap(&rows).filter(|_| rows.len() == places.len());
+        let Some(PartialOverlap { rows: (first, second), overlap_seconds, covered_seconds, has_same_power }) = found else {
+            continue;
+        };
+        let column = recording.columns.get(&field).map_or(field.name(), String::as_str).to_owned();
+        let overlap = format!("rows overlap in time, by {overlap_seconds:.0} s of {covered_seconds:.0} s");
+        let accept = AcceptedFinding::NestedRows.name();
+        if !(has_same_power && of_one_board) {
+            let (above, line) = (steps[places[first]].line, steps[places[second]].line);
+            let problem = format!("{overlap}, first that of line {above}: what their board used then would count twice");
+            let name_it = if has_same_power {
+                "if all are of one board, name it, for example --map 'energy_joules[gpu0]=COLUMN'; "
+            } else {
+                ""
+            };
+            let remedy = format!(
+                "keep windows that do not overlap, such as those of one name; {name_it}if each row has energy of its own, --accept {accept}"
+            );
+            return Err(recording.error(file, line, problem, remedy).with_column(column));
+        }
+        for (place, (span, part)) in places.iter().zip(clip_overlaps(&rows)) {
+            own[*place] = Some(span);
+            steps[*place].added.iter_mut().for_each(|(_, value)| *value *= part);
+        }
+        recording.add_note(format!(
+            "{column}: {overlap}, with the same power: what their board used then counts once; --accept {accept} counts both"
+        ));
+    }
+    Ok(())
 }
 
 /// Refuses rows that have in each of their figures the sum of the rows above, which would count all of it twice.
@@ -286,9 +431,7 @@ fn refuse_sums(recording: &mut Recording, steps: &mut Vec<CounterIncrement>, cou
         let (mut figures, mut sure): (BTreeMap<u64, usize>, BTreeSet<u64>) = Default::default();
         let mut without_sums: BTreeSet<ReadingField> = BTreeSet::new();
         for (_, field) in STEPS {
-            let of_field =
-                |step: &CounterIncrement| step.added.iter().find(|(other, _)| *other == field).map(|(_, value)| *value);
-            let known: Vec<(u64, f64)> = of_file.iter().filter_map(|step| Some((step.line, of_field(step)?))).collect();
+            let known: Vec<(u64, f64)> = of_file.iter().filter_map(|step| Some((step.line, amount(step, field)?))).collect();
             let values: Vec<f64> = known.iter().map(|(_, value)| *value).collect();
             // Values that are the same in each row, such as one step of each, show nothing.
             let is_count = counted_rows.contains(&(of_file[0].file, field));
@@ -310,7 +453,7 @@ fn refuse_sums(recording: &mut Recording, steps: &mut Vec<CounterIncrement>, cou
     for step in steps.iter().filter(|step| sums.contains(&(step.file, step.line))) {
         let (field, value) = step.added[0];
         let problem = format!("{value} is the sum of the rows above: it is left out, or these would count twice");
-        let remedy = format!("take the row out, or use --accept {} if it is one more", AcceptedFinding::GrowingSteps.name());
+        let remedy = format!("take the row out, or use --accept {} if it is one more", AcceptedFinding::NestedRows.name());
         let column = recording.columns.get(&field).map_or(field.name(), String::as_str);
         let error = recording.error(step.file, step.line, problem, remedy).with_column(column);
         recording.refuse_row(SUM_OF_ROWS, error);
@@ -368,21 +511,16 @@ fn count_backward(times: impl Iterator<Item = EventTime>) -> u64 {
 }
 
 /// Sets the times of rows that have their starts to their ends: what a row counts is done by then.
-fn count_at_ends(steps: &mut [CounterIncrement], spans: &BTreeMap<(FileId, u64), RowSpan>) {
+fn count_at_ends(steps: &mut [CounterIncrement], spans: &RowSpans) {
     for step in steps {
         step.time = spans.get(&(step.file, step.line)).map_or(step.time, |span| span.end);
     }
 }
 
 /// Returns the time of each row by its own columns, if it has that.
-fn own_spans(
-    steps: &[CounterIncrement],
-    named: &BTreeMap<(FileId, u64), RowSpan>,
-    unnamed: &BTreeMap<(FileId, u64), RowSpan>,
-) -> Vec<Option<RowSpan>> {
-    let of = |known: &BTreeMap<(FileId, u64), RowSpan>| {
-        steps.iter().map(|step| known.get(&(step.file, step.line)).copied()).collect::<Vec<Option<RowSpan>>>()
-    };
+fn own_spans(steps: &[CounterIncrement], named: &RowSpans, unnamed: &RowSpans) -> Vec<Option<RowSpan>> {
+    let of =
+        |known: &RowSpans| steps.iter().map(|step| known.get(&(step.file, step.line)).copied()).collect::<Vec<Option<RowSpan>>>();
     let named = of(named);
     if named.iter().any(Option::is_some) {
         return named;
@@ -497,12 +635,7 @@ fn split_stays(readings: &mut [RecordedReading], stretches: &[RowSpan]) {
 
 /// Makes counters of what rows add. A row adds evenly over the time of its energy, so that both are of one time. A row without energy
 /// adds at once: beside rows with energy directly before its time, as these have used theirs by then, else directly after it.
-fn push_counters(
-    recording: &mut Recording,
-    source: SourceId,
-    mut steps: Vec<CounterIncrement>,
-    of_energy: &BTreeMap<(FileId, u64), RowSpan>,
-) {
+fn push_counters(recording: &mut Recording, source: SourceId, mut steps: Vec<CounterIncrement>, of_energy: &RowSpans) {
     let span_of = |step: &CounterIncrement| {
         let start = if of_energy.is_empty() { step.time } else { step.time.plus_micros(-1) };
         of_energy.get(&(step.file, step.line)).copied().unwrap_or(RowSpan { start, end: start.plus_micros(1) })
@@ -548,13 +681,34 @@ fn push_counters(
     }
 }
 
+/// Returns the files in which the amounts of a field cannot be a running total, as they contain each other.
+fn files_of_amounts(steps: &[CounterIncrement], field: ReadingField, spans: &RowSpans) -> BTreeSet<FileId> {
+    let of_files = steps.chunk_by(|a, b| a.file == b.file);
+    let of_amounts = of_files.filter(|of_file| rows_with_spans(of_file, field, spans).is_some_and(|rows| are_amounts(&rows)));
+    of_amounts.map(|of_file| of_file[0].file).collect()
+}
+
+/// Returns whether a field grows with the durations of rows, which count since the start of a job.
+fn counts_since_start(steps: &[CounterIncrement], field: ReadingField, unnamed: &RowSpans) -> bool {
+    let mut of_files = steps.chunk_by(|a, b| a.file == b.file);
+    let row = |step: &CounterIncrement| Some((*unnamed.get(&(step.file, step.line))?, amount(step, field)?));
+    of_files.any(|of_file| jobs_since_start(&of_file.iter().filter_map(row).collect::<Vec<_>>()).is_some())
+}
+
 /// Returns an error if a column that is mapped as what rows add looks like a running total; notes one that may be.
-fn refuse_running_totals(recording: &mut Recording, steps: &[CounterIncrement]) -> Result<(), ImportError> {
+fn refuse_running_totals(
+    recording: &mut Recording,
+    steps: &[CounterIncrement],
+    spans: &RowSpans,
+    unnamed: &RowSpans,
+) -> Result<(), ImportError> {
     for (name, field) in STEPS {
-        let of_field = |step: &CounterIncrement| step.added.iter().find(|(other, _)| *other == field).map(|(_, value)| *value);
-        let values: Vec<(&CounterIncrement, f64)> = steps.iter().filter_map(|step| Some((step, of_field(step)?))).collect();
+        let of_amounts = files_of_amounts(steps, field, spans);
+        let others = steps.iter().filter(|step| !of_amounts.contains(&step.file));
+        let values: Vec<(&CounterIncrement, f64)> = others.filter_map(|step| Some((step, amount(step, field)?))).collect();
         let growth = ColumnGrowth::of(&values.iter().map(|(_, value)| *value).collect::<Vec<_>>());
-        let kind = growth.kind();
+        let since_start = counts_since_start(steps, field, unnamed);
+        let kind = if since_start { ColumnKind::RunningTotal } else { growth.kind() };
         if kind == ColumnKind::Step {
             continue;
         }
@@ -574,7 +728,11 @@ fn refuse_running_totals(recording: &mut Recording, steps: &[CounterIncrement]) 
             ));
             continue;
         }
-        let problem = format!("{grows}, as a running total does, not what a row adds");
+        let problem = if since_start {
+            format!("{grows}, with durations that count since the start of a job: it is a running total, not what a row adds")
+        } else {
+            format!("{grows}, as a running total does, not what a row adds")
+        };
         let accept = AcceptedFinding::GrowingSteps.name();
         let remedy = format!("use {total}; or, if each row adds so much to {name}, --accept {accept}");
         return Err(recording.error(first_step.file, first_step.line, problem, remedy).with_column(column));

@@ -118,10 +118,14 @@ impl LogChunk {
                 let complete = self.framing == LogFraming::Values || line.last() == Some(&b'\n');
                 let text = excerpt(line);
                 let cut = !complete && error.is_eof();
-                let problem = if cut {
-                    format!("the log ends in the middle of an event: {text}")
-                } else {
-                    format!("is not a CloudEvents JSON object ({error}): {text}")
+                let problem = match dump_of_kafka(line) {
+                    _ if cut => format!("the log ends in the middle of an event: {text}"),
+                    Some(what) => {
+                        format!(
+                            "is not a CloudEvents JSON object, but {what}: write the log with `eadt record --out LOG`: {text}"
+                        )
+                    }
+                    None => format!("is not a CloudEvents JSON object ({error}): {text}"),
                 };
                 Err(LogError { can_go_on: !cut, cut, ..self.error(problem) })
             }
@@ -140,6 +144,28 @@ impl LogChunk {
             }
         };
         LogError { name: self.name.clone(), line: self.lines, offset, good: self.good, problem, can_go_on: false, cut: false }
+    }
+}
+
+/// What console consumers print before a record, if they are asked to.
+const PRINTED_BEFORE_RECORDS: [&str; 5] = ["CreateTime:", "LogAppendTime:", "NoTimestampType:", "Offset:", "Partition:"];
+
+/// Returns what a line is if a program that reads Kafka printed it: a record with its key or time before its value, a record as
+/// `kcat -J` prints it, or a value without the headers that make it an event.
+fn dump_of_kafka(line: &[u8]) -> Option<&'static str> {
+    let text = std::str::from_utf8(line).ok()?.trim();
+    let has = |keys: &[&str]| keys.iter().all(|key| text.contains(&format!("\"{key}\":")));
+    let is_object = text.starts_with('{');
+    let has_one = |keys: [&str; 2]| keys.into_iter().any(|key| has(&[key]));
+    let is_value = has_one(["time", "window_start"]) && has_one(["collector", "workload"]);
+    let has_value = || text.rsplit_once('\t').is_some_and(|(_, value)| value.trim_start().starts_with('{'));
+    match () {
+        () if !is_object && (has_value() || PRINTED_BEFORE_RECORDS.iter().any(|name| text.starts_with(name))) => {
+            Some("a record of Kafka with its key or time before its value")
+        }
+        () if is_object && has(&["topic", "partition", "offset", "payload"]) => Some("a record of Kafka as kcat prints it"),
+        () if is_object && !has(&["type"]) && is_value => Some("the value of a record of Kafka without its headers"),
+        () => None,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use eadt_schemas::counts::{counted, list_first};
+use eadt_schemas::figures::format_signed_percent;
 use eadt_schemas::v1::Origin;
 
 use super::columns::{ColumnTotal, ReportTable, TableColumns};
@@ -39,7 +40,7 @@ impl RunComparison<'_> {
         out
     }
 
-    /// Returns notes on workloads that the comparison leaves out or refuses, with the reason.
+    /// Returns notes on what could not be read, and on workloads that the comparison leaves out or refuses, with the reason.
     pub fn notes(&self) -> Vec<String> {
         self.shared_notes().iter().map(ToString::to_string).collect()
     }
@@ -49,9 +50,21 @@ impl RunComparison<'_> {
         if self.pairs.is_empty() {
             return "no workload is in both runs: nothing can be compared".to_owned();
         }
-        let RunTotals { energy_joules, cost, co2_grams } = self.totals();
+        let RunTotals { mut energy_joules, same_work_joules, mut cost, mut co2_grams } = self.totals();
+        let same_work = if self.is_of_different_work() {
+            // These changes would be as much of the work as of what it took.
+            for pair in [&mut energy_joules, &mut cost, &mut co2_grams] {
+                pair.change_ratio = None;
+            }
+            same_work_joules
+                .change_ratio
+                .and_then(|_| pair_text(same_work_joules, "the samples of this run took", units::format_joules))
+        } else {
+            None
+        };
         let currency = self.pairs.iter().find_map(|pair| pair.this.currency.as_deref()).unwrap_or_default();
         let parts = [
+            same_work,
             pair_text(energy_joules, "energy", units::format_joules),
             pair_text(cost, "cost", |cost| format!("{} {currency}", units::format_money(cost)).trim_end().to_owned()),
             pair_text(co2_grams, "CO₂", units::format_grams),
@@ -77,8 +90,15 @@ impl RunComparison<'_> {
             .pairs
             .iter()
             .flat_map(|pair| pair.figures.refusals.iter().map(move |refusal| (pair.this.workload.as_str(), refusal.as_str())));
-        let mut notes = shared_notes(refusals);
         let general = |text: String| SharedNote { about: String::new(), text };
+        let mut notes: Vec<SharedNote> = self.source_notes.iter().cloned().map(general).collect();
+        notes.extend(shared_notes(refusals));
+        if self.is_of_different_work() {
+            notes.push(general(
+                "the runs did different numbers of samples: their J/sample compare, and sums of energy, cost and CO₂ do not"
+                    .to_owned(),
+            ));
+        }
         for (names, run) in [(&self.only_this, "this run"), (&self.only_other, "the other run")] {
             match names.as_slice() {
                 [] => {}
@@ -122,7 +142,7 @@ impl RunComparison<'_> {
 /// Returns a figure of this run and of the other in words; `None` if it is not known of both.
 fn pair_text(pair: FigurePair, name: &str, format: impl Fn(f64) -> String) -> Option<String> {
     let (this, other) = pair.this.zip(pair.other)?;
-    let change = pair.change_ratio.map_or_else(String::new, |ratio| format!(" ({:+.1} %)", 100.0 * ratio));
+    let change = pair.change_ratio.map_or_else(String::new, |ratio| format!(" ({})", format_signed_percent(ratio, 1)));
     Some(format!("{name} {} instead of {}{change}", format(this), format(other)))
 }
 

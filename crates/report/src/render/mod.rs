@@ -13,6 +13,7 @@ use std::fmt;
 
 use eadt_schemas::EventTime;
 use eadt_schemas::counts::list_first;
+use eadt_schemas::figures::{format_percent, format_signed, format_signed_percent};
 use eadt_schemas::v1::{Meter, Origin};
 use serde::Serialize;
 
@@ -84,15 +85,16 @@ const UNKNOWN: &str = "-";
 const RESTARTED: &str = "restart";
 
 fn percent(ratio: Option<f64>) -> String {
-    ratio.map_or_else(|| UNKNOWN.to_owned(), |ratio| format!("{:.2} %", ratio * 100.0))
+    ratio.map_or_else(|| UNKNOWN.to_owned(), |ratio| format_percent(ratio, 2))
 }
 
 fn signed_percent(ratio: Option<f64>) -> String {
-    ratio.map_or_else(|| UNKNOWN.to_owned(), |ratio| format!("{:+.2} %", ratio * 100.0))
+    ratio.map_or_else(|| UNKNOWN.to_owned(), |ratio| format_signed_percent(ratio, 2))
 }
 
 fn format_interval(low: Option<f64>, high: Option<f64>) -> String {
-    let ends = low.zip(high).map(|(low, high)| format!("{:+.1} to {:+.1} %", low * 100.0, high * 100.0));
+    let text = |low: f64, high: f64| format!("{} to {}", format_signed(100.0 * low, 1), format_signed_percent(high, 1));
+    let ends = low.zip(high).map(|(low, high)| text(low, high));
     ends.unwrap_or_else(|| UNKNOWN.to_owned())
 }
 
@@ -358,6 +360,7 @@ mod tests {
         assert_eq!(format_time(EventTime::from_micros(1_700_000_000_000_000)), "2023-11-14T22:13:20Z");
         assert_eq!(format_time(EventTime::from_micros(1_700_000_000_250_000)), "2023-11-14T22:13:20.250000Z");
         assert_eq!(signed_percent(Some(-0.0731)), "-7.31 %");
+        assert_eq!(format_interval(Some(-0.000_4), Some(0.031)), "0.0 to +3.1 %");
         assert_eq!(one_line("a\u{1b}[2J\nb"), "a\u{fffd}[2J\u{fffd}b");
     }
 

@@ -27,6 +27,9 @@ use crate::tenancy::DeviceTenancy;
 
 pub(crate) const KIND: &str = "dcgm";
 
+/// Answers without a change for so long are no longer those of an exporter that refreshes seldom: a warning is logged.
+const UNCHANGED_SECONDS: f64 = 120.0;
+
 /// An exporter speaks for the GPUs of one node, a Prometheus server for those of a cluster.
 const MAX_DEVICES: usize = 10_000;
 
@@ -34,6 +37,26 @@ const MAX_DEVICES: usize = 10_000;
 struct DcgmDevice {
     tenancy: DeviceTenancy,
     last: Option<GpuTelemetry>,
+    /// Time of the first answer without a change; `None`: the last answer had one.
+    unchanged_since: Option<EventTime>,
+    /// That it does not change was logged.
+    is_stuck: bool,
+}
+
+impl DcgmDevice {
+    /// Notes an answer without a change. Returns true if a warning is due.
+    fn note_unchanged(&mut self, now: EventTime) -> bool {
+        let since = *self.unchanged_since.get_or_insert(now);
+        let is_due = !self.is_stuck && now.seconds_since(since) >= UNCHANGED_SECONDS;
+        self.is_stuck |= is_due;
+        is_due
+    }
+
+    /// Notes an answer with a change. Returns true if a warning was logged before it.
+    fn note_changed(&mut self) -> bool {
+        self.unchanged_since = None;
+        std::mem::take(&mut self.is_stuck)
+    }
 }
 
 /// The source.
@@ -117,7 +140,21 @@ impl DcgmDevices {
                 event.energy_joules_total.is_some() && GpuTelemetry { time: event.time, ..last.clone() } == event
             }) {
                 self.metrics.skip(&self.target, "unchanged", 1);
+                if device.note_unchanged(now) {
+                    tracing::warn!(
+                        target_url = self.target,
+                        device = event.device,
+                        power_watts = event.power_watts,
+                        energy_joules_total = event.energy_joules_total,
+                        "the readings of a GPU have not changed for two minutes, its energy counter included: the exporter no longer \
+                         reads it, or the counter has stopped. Its energy is unknown until one of them changes; if the counter has \
+                         stopped, remove its metric from the exporter's list, and energy is the integral of power"
+                    );
+                }
                 continue;
+            }
+            if device.note_changed() {
+                tracing::info!(target_url = self.target, device = event.device, "the readings of a GPU change again");
             }
             if !device.tenancy.accepts(event.time) {
                 self.metrics.skip(&self.target, "out_of_order", 1);
@@ -286,6 +323,25 @@ mod tests {
         devices.take(&answer(0..MAX_DEVICES, 80), &rules, at(3));
         assert_eq!((telemetry(&buffer).len(), devices.known.len()), (MAX_DEVICES, MAX_DEVICES));
         assert_eq!(skipped(), MAX_DEVICES as u64);
+    }
+
+    #[test]
+    fn a_gpu_whose_readings_stopped_is_reported_once_until_they_change() {
+        let (outlet, buffer, metrics) = outlet();
+        let mut devices = devices(outlet, &metrics);
+        let rules = AttributionRules::default();
+        let mut stuck = Vec::new();
+        for second in 0..=130 {
+            devices.take(&text(300.0, 1000, "a-0"), &rules, at(second));
+            stuck.push(devices.known["GPU-a"].is_stuck);
+        }
+        assert_eq!((telemetry(&buffer).len(), stuck.iter().position(|stuck| *stuck)), (1, Some(121)));
+        let device = devices.known.get_mut("GPU-a").unwrap();
+        assert!(!device.note_unchanged(at(500)), "it was logged");
+        devices.take(&text(300.0, 2000, "a-0"), &rules, at(501));
+        let device = devices.known.get_mut("GPU-a").unwrap();
+        assert_eq!((device.is_stuck, device.unchanged_since), (false, None));
+        assert!(!device.note_unchanged(at(502)) && device.note_unchanged(at(622)), "it stopped again");
     }
 
     #[test]

@@ -7,13 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::Router;
 use eadt_service::Shutdown;
 use eadt_service::connections::{self, CloseReason, ConnectionLimits};
-use eadt_service::files::{self, SMALL_BYTES};
+use eadt_service::files::{SMALL_BYTES, pem};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::metrics::{CollectorMetrics, ReasonLabel};
 
@@ -41,16 +39,8 @@ impl ServerCertificate {
 
 fn config(certificate: &Path, key: &Path) -> Result<ServerConfig, String> {
     let of = |path: &Path, error: &dyn std::fmt::Display| format!("cannot use {}: {error}", path.display());
-    let read = |path: &Path| files::read_bytes(path, SMALL_BYTES).map_err(|error| of(path, &error));
-    let pem = read(certificate)?;
-    let chain: Vec<_> =
-        CertificateDer::pem_slice_iter(&pem).collect::<Result<_, _>>().map_err(|_| of(certificate, &"it is no PEM"))?;
-    if chain.is_empty() {
-        return Err(of(certificate, &"it holds no PEM certificate"));
-    }
-    // The error would quote the key's lines.
-    let secret = PrivateKeyDer::from_pem_slice(&read(key)?)
-        .map_err(|_| of(key, &"it holds no PEM private key: its first line is -----BEGIN PRIVATE KEY-----"))?;
+    let chain = pem::read_certificates(certificate, SMALL_BYTES).map_err(|error| of(certificate, &error))?;
+    let secret = pem::read_private_key(key, SMALL_BYTES).map_err(|error| of(key, &error))?;
     ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, secret))

@@ -507,8 +507,10 @@ mod tests {
             ("gradient_norm", -1e300, "field gradient_norm: -1e300 is less than 0"),
             ("samples_total", 1e300, "field samples_total: 1e300 is not between 0 and 1000000000000000000"),
             ("epoch", -0.5, "field epoch: -0.5 is not between 0 and 1000000000"),
+            ("plasticity", -0.5, "field plasticity: -0.5 is less than 0"),
         ] {
-            let body = format!("{{\"workload\":\"n/a\",\"collector\":\"c\",\"time\":\"{now}\",\"{field}\":{value:e}}}");
+            let value = if field == "plasticity" { format!("[null,0.5,{value:e}]") } else { format!("{value:e}") };
+            let body = format!("{{\"workload\":\"n/a\",\"collector\":\"c\",\"time\":\"{now}\",\"{field}\":{value}}}");
             let event = events(body.as_bytes(), 1).unwrap().records.remove(0).unwrap().event;
             let rejection = check(&event, now, ClockSkewLimits { past: None, future: None }).unwrap_err();
             assert_eq!((rejection.error.as_str(), rejection.field.as_deref()), (message, Some(field)));

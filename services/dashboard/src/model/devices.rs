@@ -56,20 +56,9 @@ impl DeviceSnapshot {
         self.attributions.iter().filter(|known| self.time.seconds_since(known.time) < ABSENT_SECONDS)
     }
 
-    /// Returns the workloads that it works for.
+    /// Returns the workloads that its collector assigns it to, those that have ended included.
     pub fn workloads(&self) -> impl Iterator<Item = &str> {
         self.attributions().filter_map(|known| known.workload.as_deref())
-    }
-
-    /// Returns whether several workloads are on it.
-    pub fn is_shared(&self) -> bool {
-        self.workloads().nth(1).is_some() || self.tenants.is_some_and(|tenants| tenants > 1)
-    }
-
-    /// Returns the part of its power that is attributed to workloads, 0 to 1; `None` if their shares sum to more than all of it.
-    pub fn attributed_ratio(&self) -> Option<f64> {
-        let sum: f64 = self.attributions().filter(|known| known.workload.is_some()).map(|known| known.share.unwrap_or(1.0)).sum();
-        (sum <= 1.0 + 1e-6).then(|| sum.min(1.0))
     }
 
     fn take(&mut self, sample: &GpuTelemetry) {

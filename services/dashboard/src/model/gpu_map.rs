@@ -6,7 +6,6 @@ use eadt_schemas::EventTime;
 use serde::Serialize;
 
 use super::DashboardModel;
-use super::devices::DeviceSnapshot;
 use super::sharing::{DeviceEntry, natural_order};
 
 /// Name of a GPU on its node.
@@ -65,18 +64,12 @@ impl DashboardModel {
             _ => GpuName::Device((*name).to_owned()),
         };
         let watts = |(_, device): &DeviceEntry<'_>| Some(device.power_watts?.round() as u32).filter(|_| !self.is_silent(device));
-        let workloads = |(_, device): &DeviceEntry<'_>| (!self.is_silent(device)).then(|| self.workloads_counted(device));
+        let workloads = |(_, device): &DeviceEntry<'_>| (!self.is_silent(device)).then(|| self.count_workloads(device));
         GpuMapNode {
             node: node.map(str::to_owned),
             gpus: devices.iter().map(name).collect(),
             power_watts: devices.iter().map(watts).collect(),
             workloads: devices.iter().map(workloads).collect(),
         }
-    }
-
-    /// Returns the number of workloads on a GPU: those that are known here, or as many as its collector counts if these are more.
-    fn workloads_counted(&self, device: &DeviceSnapshot) -> usize {
-        let known = self.workloads_of(device).count();
-        device.tenants.filter(|counted| *counted > 1).map_or(known, |counted| known.max(counted as usize))
     }
 }

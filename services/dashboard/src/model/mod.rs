@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use eadt_report::liveness::SILENT_SECONDS;
 use eadt_report::states::{ChangeFate, WorkloadStatus, decision_takes_back};
-use eadt_report::{GPUS_WITHOUT_WORKLOAD, Reporter};
+use eadt_report::{GPUS_WITHOUT_WORKLOAD, IdleGpus, Reporter};
 use eadt_schemas::decode::DecodableEvent;
 use eadt_schemas::v1::{
     Actuation, ChangeValidation, ControllerAction, Decision, DeviceHolders, DeviceIntent, DeviceState, EfficiencyWindow,
@@ -38,7 +38,7 @@ use changes::ChangeCounts;
 use devices::DeviceInventory;
 use records::SharedTexts;
 use stages::StageTimes;
-use trace::WorkloadTimeline;
+use trace::{PowerSpan, WorkloadTimeline};
 use workload::{DecisionIntake, DecisionRecord, WorkloadState};
 
 /// Rows of a page of a list, if no other number is asked for.
@@ -236,23 +236,14 @@ pub struct DashboardModel {
 /// Power of GPUs without a workload, in the newest windows, and over the record.
 #[derive(Debug, Default)]
 struct IdleDevices {
-    start: Option<EventTime>,
-    power_watts: f64,
-    devices: usize,
+    newest: IdleGpus,
     trace: WorkloadTimeline,
 }
 
 impl IdleDevices {
     fn take(&mut self, window: &EfficiencyWindow) {
-        let Some(watts) = window.mean_power_watts else { return };
-        self.trace.add_device(window, self.start < Some(window.window_start));
-        if self.start < Some(window.window_start) {
-            (self.start, self.power_watts, self.devices) = (Some(window.window_start), 0.0, 0);
-        }
-        if self.start == Some(window.window_start) {
-            self.power_watts += watts;
-            self.devices += 1;
-        }
+        let is_first = self.newest.add(window);
+        self.trace.add_device(window, PowerSpan::observed(window), is_first);
     }
 }
 

@@ -244,14 +244,12 @@ impl DashboardModel {
     /// Returns the power and the number of devices without a workload, and of those whose job has ended; `None` if their newest
     /// windows are too old.
     pub(super) fn idle_power(&self) -> Option<(f64, usize)> {
-        let is_recent = |(start, now): (EventTime, EventTime)| now.seconds_since(start) <= super::SILENT_SECONDS;
-        let without_workload = self.idle.start.zip(self.now).filter(|times| is_recent(*times));
-        let finished = self.workloads.values().filter(|state| state.has_finished());
-        let finished = finished.filter_map(|state| {
-            let latest = state.live_window(self.now)?;
-            Some((latest.power_watts?, latest.gpus.unwrap_or(0) as usize))
+        let without_workload = self.now.and_then(|now| self.idle.newest.power_now(now));
+        let over = self.workloads.values().filter_map(|state| {
+            let latest = state.idle_window(self.now)?;
+            Some((latest.power_watts?, latest.gpus.unwrap_or(0)))
         });
-        let idle = without_workload.map(|_| (self.idle.power_watts, self.idle.devices)).into_iter().chain(finished);
+        let idle = without_workload.into_iter().chain(over).map(|(watts, devices)| (watts, devices as usize));
         idle.reduce(|(sum, total), (watts, devices)| (sum + watts, total + devices))
     }
 
@@ -331,20 +329,25 @@ impl DashboardModel {
 
     /// Returns the power of the fleet in this range; without ends, over the whole record.
     pub fn power_history(&self, from: Option<EventTime>, to: Option<EventTime>) -> Option<PowerHistory> {
-        let ends = |state: &super::WorkloadState| state.latest.as_ref().map(|latest| latest.end);
-        // If some windows are still open, the newest interval would look like a fall of power.
-        let settled = self.workloads.values().filter(|state| state.is_live(self.now)).filter_map(ends).min().or(self.now)?;
-        let first = self.workloads.values().filter_map(|state| Some(state.trace.points().next()?.start)).min()?;
+        let settled = self.settled()?;
+        let first = self.workloads.values().filter_map(|state| state.trace.begin()).min()?;
         let (from, to) = (from.unwrap_or(first).max(first), to.unwrap_or(settled).min(settled));
         if to <= from {
             return None;
         }
-        let grid = TimeGrid::of(from, to);
+        let grid = TimeGrid::of(first, from, to);
         let (mut layers, others) = self.power_layers(&grid);
         layers.extend(self.idle_layer(&grid));
         let (marks, marks_left_out) = self.marks(from, to);
         let budget = self.budget_line(&grid);
         Some(PowerHistory { edges_ms: grid.edges_ms(), layers, budget, marks, marks_left_out, others })
+    }
+
+    /// Returns the time up to which power is known of all that run: while some windows are still open, the newest interval would
+    /// look like a fall of power. Of a record that has ended it is the end.
+    fn settled(&self) -> Option<EventTime> {
+        let open = self.workloads.values().filter(|_| !self.has_ended()).filter_map(|state| state.open_since(self.now));
+        open.min().or(self.now)
     }
 
     /// Returns the layers of the largest workloads, or of the largest namespaces if those workloads take little of all, and of
@@ -434,57 +437,81 @@ impl DashboardModel {
     }
 }
 
-/// Intervals of equal length.
+/// Intervals of equal length; the first and the last one end with the record.
 struct TimeGrid {
     from: i64,
     width: i64,
     count: i64,
+    /// Begin of the record, and end of what is shown.
+    begin: i64,
+    end: i64,
+}
+
+/// Sums over an interval of a grid.
+#[derive(Debug, Clone, Copy, Default)]
+struct IntervalEnergy {
+    joules: f64,
+    known_seconds: f64,
+    unknown_seconds: f64,
 }
 
 impl TimeGrid {
-    /// Divides a range into intervals of at least a second.
-    fn of(from: EventTime, to: EventTime) -> Self {
+    /// Divides a range of a record that begins at `first` into intervals of at least a second.
+    fn of(first: EventTime, from: EventTime, to: EventTime) -> Self {
         let span = to.micros() - from.micros();
         // Whole minutes where that is possible: no interval then holds more windows than its neighbour.
         let least = (span / POINTS).max(1_000_000);
         let width = if span >= 60_000_000 { (least + 59_999_999) / 60_000_000 * 60_000_000 } else { least };
         let from = from.micros().div_euclid(width) * width;
-        Self { from, width, count: (to.micros() - from).div_euclid(width).clamp(1, 2 * POINTS) }
+        let count = (to.micros() - from + width - 1).div_euclid(width).clamp(1, 2 * POINTS);
+        Self { from, width, count, begin: first.micros(), end: to.micros() }
+    }
+
+    /// Returns the begin of an interval, in microseconds since the epoch. That of the one after the last is the end.
+    fn edge(&self, index: i64) -> i64 {
+        (self.from + index * self.width).max(self.begin).min(self.end)
     }
 
     fn edges_ms(&self) -> Vec<i64> {
-        (0..=self.count).map(|index| (self.from + index * self.width).div_euclid(1000)).collect()
+        (0..=self.count).map(|index| self.edge(index).div_euclid(1000)).collect()
     }
 
     /// Returns the begin and the end of each interval.
     fn intervals(&self) -> impl Iterator<Item = (EventTime, EventTime)> {
-        let edge = move |index: i64| EventTime::from_micros(self.from + index * self.width);
+        let edge = move |index: i64| EventTime::from_micros(self.edge(index));
         (0..self.count).map(move |index| (edge(index), edge(index + 1)))
     }
 
-    /// Writes the mean power over each interval's known part into `mean`; `sums` is room to count in.
-    fn mean(&self, trace: &WorkloadTimeline, sums: &mut Vec<(f64, i64)>, mean: &mut Vec<Option<f32>>) {
+    /// Writes the mean power over each interval into `mean`; `sums` is room to count in. Before its begin, after its end, and
+    /// between two runs a workload takes nothing, so that the means of all add up. Time of which nothing is known counts as the
+    /// rest of its interval.
+    fn mean(&self, trace: &WorkloadTimeline, sums: &mut Vec<IntervalEnergy>, mean: &mut Vec<Option<f32>>) {
         sums.clear();
-        sums.resize(self.count as usize, (0.0, 0));
-        // Points come in order, so that the interval of one is not far from that of the one before it.
+        sums.resize(self.count as usize, IntervalEnergy::default());
+        // They come in order, so that the interval of one is not far from that of the one before it.
         let mut first = 0;
-        for point in trace.points() {
-            let Some(watts) = point.power_watts else { continue };
-            let (start, end) = (point.start.micros() - self.from, point.end.micros() - self.from);
-            while first < self.count && (first + 1) * self.width <= start {
+        for energy in trace.energies() {
+            while first < self.count && self.edge(first + 1) <= energy.from {
                 first += 1;
             }
-            let mut index = first;
-            while index < self.count && index * self.width < end {
-                let overlap = end.min((index + 1) * self.width) - start.max(index * self.width);
-                let sum = &mut sums[index as usize];
-                sum.0 += f64::from(watts) * overlap as f64;
-                sum.1 += overlap;
-                index += 1;
+            for (index, sum) in (first..).zip(sums.iter_mut().skip(first as usize)) {
+                let overlap = energy.to.min(self.edge(index + 1)) - energy.from.max(self.edge(index));
+                if overlap <= 0 {
+                    break;
+                }
+                let part = overlap as f64 / (energy.to - energy.from) as f64;
+                sum.joules += energy.joules * part;
+                sum.known_seconds += energy.known_seconds * part;
+                sum.unknown_seconds += energy.unknown_seconds * part;
             }
         }
         mean.clear();
-        mean.extend(sums.iter().map(|(sum, known)| (*known > 0).then(|| (sum / *known as f64) as f32)));
+        mean.extend((0..).zip(sums.iter()).map(|(index, sum)| {
+            let seconds = (self.edge(index + 1) - self.edge(index)) as f64 / 1e6 - sum.unknown_seconds;
+            // Of several devices at once the first may have been there for no time.
+            let is_known = sum.known_seconds > 0.0 || sum.joules > 0.0;
+            is_known.then(|| (sum.joules / seconds.max(sum.known_seconds)) as f32)
+        }));
     }
 }
 

@@ -64,8 +64,8 @@ impl PolicyChange {
     pub fn between(before: &Workload, after: &Workload) -> Option<Self> {
         let terms = EffectivePolicy::from(before);
         // The same terms in another's name are no change.
-        let nameless = |terms: EffectivePolicy| EffectivePolicy { mode_set_by: None, pause_set_by: None, ..terms };
-        let same = nameless(terms.clone()) == nameless(EffectivePolicy::from(after));
+        let without_editors = |terms: EffectivePolicy| EffectivePolicy { mode_set_by: None, pause_set_by: None, ..terms };
+        let same = without_editors(terms.clone()) == without_editors(EffectivePolicy::from(after));
         (!same).then(|| Self { time_ms: after.time.millis(), before: terms })
     }
 }

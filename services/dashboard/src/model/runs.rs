@@ -13,18 +13,25 @@ use super::{DEFAULT_ROWS, DashboardModel, rows_of_page};
 /// Names of workloads that only one of two runs has: the first ones are shown, all are counted.
 const MOST_NAMES: usize = 50;
 
+/// Note for a careful reader.
+const WHOLE_RUNS: &str = "whole runs are compared, restarts and trials included; that they did the same work is not checked";
+
 /// Another run that the record is compared with.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OtherRun {
     name: String,
     workloads: BTreeMap<String, WorkloadReport>,
+    /// Notes on what could not be read.
+    notes: Vec<String>,
 }
 
 impl OtherRun {
     /// Takes the report on a run. The name is shown and appears in addresses.
     pub fn new(name: String, report: EnergyReport) -> Self {
-        let reports = report.without_charts().workloads.into_iter().filter(|report| report.workload != GPUS_WITHOUT_WORKLOAD);
-        Self { name, workloads: reports.map(|report| (report.workload.clone(), report)).collect() }
+        let EnergyReport { workloads, source_notes } = report.without_charts();
+        let reports = workloads.into_iter().filter(|report| report.workload != GPUS_WITHOUT_WORKLOAD);
+        let workloads = reports.map(|report| (report.workload.clone(), report)).collect();
+        Self { name, workloads, notes: source_notes }
     }
 
     fn facts(&self) -> RunFacts {
@@ -146,9 +153,9 @@ impl DashboardModel {
             only_other: UnmatchedWorkloads::of(
                 run.workloads.keys().map(String::as_str).filter(|name| !self.workloads.contains_key(*name)),
             ),
-            notes: vec![
-                "whole runs are compared, restarts and trials included; that they did the same work is not checked".to_owned(),
-            ],
+            notes: std::iter::once(WHOLE_RUNS.to_owned())
+                .chain(run.notes.iter().map(|note| format!("the other run: {note}")))
+                .collect(),
         })
     }
 

@@ -194,10 +194,10 @@ pub struct SharingPage {
 /// A GPU's name and snapshot, by which rows are ordered.
 pub(super) type DeviceEntry<'a> = (&'a str, &'a DeviceSnapshot);
 
-fn in_order((a_name, a): &DeviceEntry<'_>, (b_name, b): &DeviceEntry<'_>) -> Ordering {
-    let nodes = natural_order(a.node.as_deref(), b.node.as_deref());
-    let shared = (!a.is_shared()).cmp(&!b.is_shared());
-    shared.then(nodes).then_with(|| (a.gpu_index, a_name).cmp(&(b.gpu_index, b_name)))
+/// Returns the sum of shares, 0 to 1; `None` if it is more than all of a GPU.
+fn sum_of_shares(shares: impl Iterator<Item = f64>) -> Option<f64> {
+    let sum: f64 = shares.sum();
+    (sum <= 1.0 + 1e-6).then(|| sum.min(1.0))
 }
 
 impl DashboardModel {
@@ -213,7 +213,7 @@ impl DashboardModel {
             };
             let named = || has(name) || device.node.as_deref().is_some_and(has) || device.workloads().any(has);
             let of_index = query.gpu_index.is_none_or(|index| device.gpu_index == Some(index));
-            of_node && of_index && (!query.shared || device.is_shared()) && (wanted.is_empty() || named())
+            of_node && of_index && (!query.shared || self.is_shared(device)) && (wanted.is_empty() || named())
         };
         let without_samples = self.devices.without_samples();
         let all: Vec<DeviceEntry<'_>> =
@@ -236,27 +236,54 @@ impl DashboardModel {
             page.matching = nodes.len();
             page.nodes = nodes.into_iter().skip(query.skip).take(limit).collect();
         } else {
-            found.sort_by(in_order);
+            found.sort_by(|a, b| self.in_order(a, b));
             page.devices =
                 found.into_iter().skip(query.skip).take(limit).map(|(name, device)| self.device_row(name, device)).collect();
         }
         page
     }
 
-    fn has_finished(&self, workload: &str) -> bool {
-        self.workloads.get(workload).is_some_and(super::WorkloadState::has_finished)
+    fn in_order(&self, (a_name, a): &DeviceEntry<'_>, (b_name, b): &DeviceEntry<'_>) -> Ordering {
+        let nodes = natural_order(a.node.as_deref(), b.node.as_deref());
+        let shared = self.is_shared(b).cmp(&self.is_shared(a));
+        shared.then(nodes).then_with(|| (a.gpu_index, a_name).cmp(&(b.gpu_index, b_name)))
     }
 
-    /// Returns the workloads that a device works for: a job that has ended leaves its GPUs without work.
+    fn is_over(&self, workload: &str) -> bool {
+        self.workloads.get(workload).is_some_and(super::WorkloadState::is_over)
+    }
+
+    /// Returns the attributions of a device's power to workloads at work: a job that has ended leaves its GPUs without work.
+    fn attributions_of<'a>(&'a self, device: &'a DeviceSnapshot) -> impl Iterator<Item = &'a PowerAttribution> {
+        device.attributions().filter(move |known| known.workload.as_deref().is_some_and(|workload| !self.is_over(workload)))
+    }
+
+    /// Returns the workloads that a device works for.
     pub(super) fn workloads_of<'a>(&'a self, device: &'a DeviceSnapshot) -> impl Iterator<Item = &'a str> {
-        device.workloads().filter(move |workload| !self.has_finished(workload))
+        self.attributions_of(device).filter_map(|known| known.workload.as_deref())
     }
 
-    /// Returns the part of a device's power that is of workloads at work; `None` if shares contradict each other.
+    /// Returns how many workloads share a device, as its collector counts them, without those that have ended; `None` if it counts
+    /// no more than one.
+    fn count_of_collector(&self, device: &DeviceSnapshot) -> Option<usize> {
+        let counted = device.tenants.filter(|counted| *counted > 1)? as usize;
+        Some(counted.saturating_sub(device.workloads().filter(|workload| self.is_over(workload)).count()))
+    }
+
+    /// Returns the number of workloads on a device: those that are known here, or as many as its collector counts if these are
+    /// more.
+    pub(super) fn count_workloads(&self, device: &DeviceSnapshot) -> usize {
+        let known = self.workloads_of(device).count();
+        self.count_of_collector(device).map_or(known, |counted| known.max(counted))
+    }
+
+    fn is_shared(&self, device: &DeviceSnapshot) -> bool {
+        self.count_workloads(device) > 1
+    }
+
+    /// Returns the part of a device's power that is of workloads at work; `None` if their shares contradict each other.
     fn attributed_ratio(&self, device: &DeviceSnapshot) -> Option<f64> {
-        let all = device.attributed_ratio()?;
-        let ended = device.attributions().filter(|known| known.workload.as_deref().is_some_and(|name| self.has_finished(name)));
-        Some((all - ended.map(|known| known.share.unwrap_or(1.0)).sum::<f64>()).max(0.0))
+        sum_of_shares(self.attributions_of(device).map(|known| known.share.unwrap_or(1.0)))
     }
 
     pub(super) fn is_silent(&self, device: &DeviceSnapshot) -> bool {
@@ -265,11 +292,11 @@ impl DashboardModel {
 
     fn device_row(&self, name: &str, device: &DeviceSnapshot) -> DeviceRow {
         let node = device.node.as_deref().and_then(|node| self.devices.find_node(node));
-        let tenants: Vec<TenantRow> = device.attributions().filter_map(|known| self.tenant_row(device, known)).collect();
-        let ended = device.workloads().filter(|workload| self.has_finished(workload));
+        let tenants: Vec<TenantRow> = self.attributions_of(device).filter_map(|known| self.tenant_row(device, known)).collect();
+        let ended = device.workloads().filter(|workload| self.is_over(workload));
         let ended = ended.map(|workload| format!("{workload} has ended, and its collector still assigns the GPU to it"));
         let unassigned_ratio = self.attributed_ratio(device).filter(|_| device.has_sample).map(unassigned_part);
-        let changes = device.workloads().filter_map(|workload| self.newest_division(workload));
+        let changes = self.workloads_of(device).filter_map(|workload| self.newest_division(workload));
         let silent = self.is_silent(device);
         DeviceRow {
             device: name.to_owned(),
@@ -280,7 +307,7 @@ impl DashboardModel {
             meter: device.meter,
             mig_enabled: device.mig_enabled,
             mps_enabled: device.mps_enabled,
-            shared: device.is_shared(),
+            shared: self.is_shared(device),
             silent,
             time_ms: device.has_sample.then(|| device.time.millis()),
             power_watts: device.power_watts,
@@ -290,13 +317,13 @@ impl DashboardModel {
             requested: node.and_then(|node| requested_device_settings(name, node, self.devices.newest())),
             pods: node.map_or(&[][..], |node| node.pods(name)).to_vec(),
             decision: changes.max_by_key(|row| row.time_ms),
-            unknown: ended.chain(describe_unknown(device, &tenants, silent)).collect(),
+            unknown: ended.chain(describe_unknown(device, &tenants, self.count_of_collector(device), silent)).collect(),
             tenants,
         }
     }
 
     fn tenant_row(&self, device: &DeviceSnapshot, known: &PowerAttribution) -> Option<TenantRow> {
-        let workload = known.workload.clone().filter(|workload| !self.has_finished(workload))?;
+        let workload = known.workload.clone()?;
         let state = self.workloads.get(workload.as_str());
         let figures = state.and_then(|state| state.figures.as_deref());
         let share_ratio = known.share.unwrap_or(1.0);
@@ -326,7 +353,7 @@ impl DashboardModel {
                 totals.silent += 1;
                 continue;
             }
-            totals.shared += usize::from(device.is_shared());
+            totals.shared += usize::from(self.is_shared(device));
             totals.idle += usize::from(self.workloads_of(device).next().is_none());
             let Some(watts) = device.power_watts else { continue };
             totals.power_known += 1;
@@ -336,8 +363,7 @@ impl DashboardModel {
                 continue;
             };
             totals.unassigned_power_watts += watts * unassigned_part(attributed);
-            let at_work = |known: &&PowerAttribution| known.workload.as_deref().is_some_and(|name| !self.has_finished(name));
-            for known in device.attributions().filter(at_work) {
+            for known in self.attributions_of(device) {
                 let sum = match AttributionBasis::of(known) {
                     AttributionBasis::Whole | AttributionBasis::Activity => &mut totals.metered_power_watts,
                     AttributionBasis::Allotment | AttributionBasis::Assigned => &mut totals.modelled_power_watts,
@@ -368,14 +394,15 @@ impl DashboardModel {
         );
         let no_power = reporting().filter(|device| device.power_watts.is_none()).count();
         add(no_power, "GPU reports no power: its watts are in no total", "GPUs report no power: their watts are in no total");
-        let equal =
-            |device: &&DeviceSnapshot| device.attributions().any(|known| AttributionBasis::of(known) == AttributionBasis::Equal);
+        let equal = |device: &&DeviceSnapshot| {
+            self.attributions_of(device).any(|known| AttributionBasis::of(known) == AttributionBasis::Equal)
+        };
         add(
             reporting().filter(equal).count(),
             "GPU has workloads that nothing distinguishes: its power is divided equally",
             "GPUs have workloads that nothing distinguishes: their power is divided equally",
         );
-        let contradicted = reporting().filter(|device| device.attributed_ratio().is_none()).count();
+        let contradicted = reporting().filter(|device| self.attributed_ratio(device).is_none()).count();
         add(
             contradicted,
             "GPU has shares that sum to more than all of it: its power is in no part of the total",
@@ -414,7 +441,7 @@ impl DashboardModel {
             NodeRow {
                 node: node.map(str::to_owned),
                 gpus: all.len(),
-                shared: reporting.iter().filter(|device| device.is_shared()).count(),
+                shared: reporting.iter().filter(|device| self.is_shared(device)).count(),
                 idle: reporting.iter().filter(|device| self.workloads_of(device).next().is_none()).count(),
                 silent: all.len() - reporting.len(),
                 workloads: workloads.len(),
@@ -461,8 +488,8 @@ fn requested_device_settings(device: &str, node: &NodeSnapshot, now: Option<Even
     })
 }
 
-/// Returns sentences on the figures of a GPU that are not known.
-fn describe_unknown(device: &DeviceSnapshot, tenants: &[TenantRow], silent: bool) -> Vec<String> {
+/// Returns sentences on the figures of a GPU that are not known; `counted` are its workloads as its collector counts them.
+fn describe_unknown(device: &DeviceSnapshot, tenants: &[TenantRow], counted: Option<usize>, silent: bool) -> Vec<String> {
     if !device.has_sample {
         return vec![
             "this page, which begins with the newest samples, has read none of it: its node's agent or kubelet names it, and perhaps no collector reads it".to_owned(),
@@ -475,10 +502,10 @@ fn describe_unknown(device: &DeviceSnapshot, tenants: &[TenantRow], silent: bool
     if device.power_watts.is_none() {
         unknown.push("its power is not reported".to_owned());
     }
-    if let Some(counted) = device.tenants.filter(|counted| *counted as usize != tenants.len() && *counted > 1) {
+    if let Some(counted) = counted.filter(|counted| *counted != tenants.len() && *counted > 1) {
         unknown.push(format!("its collector counts {counted} workloads on it, and {} are known here", tenants.len()));
     }
-    if device.attributed_ratio().is_none() {
+    if sum_of_shares(tenants.iter().map(|tenant| tenant.share_ratio)).is_none() {
         unknown.push("the shares sum to more than all of it".to_owned());
     }
     if tenants.iter().any(|tenant| tenant.basis == AttributionBasis::Equal) {

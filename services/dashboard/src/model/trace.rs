@@ -8,12 +8,59 @@ use eadt_schemas::v1::EfficiencyWindow;
 /// Points of a trace; with one more it is halved.
 const POINTS: usize = 192;
 
-/// Sums of the windows that begin in one interval.
+/// Time in which a workload, or a GPU without work, took power, and its energy.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PowerSpan {
+    from: EventTime,
+    to: EventTime,
+    /// `None`: not known.
+    joules: Option<f64>,
+}
+
+impl PowerSpan {
+    /// Returns the part of a window in which anything was observed, at the window's power: in the rest the workload was not there.
+    pub fn observed(window: &EfficiencyWindow) -> Self {
+        let within = |time: EventTime| time.max(window.window_start).min(window.window_end);
+        let from = within(window.observed_start.unwrap_or(window.window_start));
+        let to = within(window.observed_end.unwrap_or(window.window_end)).max(from);
+        Self { from, to, joules: window.mean_power_watts.map(|watts| watts * to.seconds_since(from)) }
+    }
+
+    /// Divides it into the part in the window's run and the rest, whose energy is unknown if it is none. If the job was
+    /// `started_again`, its run is the end of it, else the begin.
+    pub fn split(self, window: &EfficiencyWindow, started_again: bool) -> (Self, Self) {
+        let seconds = window.run_seconds.min(self.seconds());
+        let micros = (1e6 * seconds).round() as i64;
+        let ratio = match (window.run_energy_joules, window.energy_joules) {
+            (Some(run), Some(all)) if all > 0.0 => (run / all).clamp(0.0, 1.0),
+            (None, Some(_)) => 0.0,
+            _ => seconds / self.seconds().max(f64::MIN_POSITIVE),
+        };
+        let run_joules = self.joules.filter(|_| window.run_energy_joules.is_some()).map(|joules| joules * ratio);
+        let rest_joules = self.joules.map(|joules| joules * (1.0 - ratio)).filter(|joules| *joules > 0.0);
+        if started_again {
+            let edge = self.to.plus_micros(-micros);
+            (Self { from: edge, joules: run_joules, ..self }, Self { to: edge, joules: rest_joules, ..self })
+        } else {
+            let edge = self.from.plus_micros(micros);
+            (Self { to: edge, joules: run_joules, ..self }, Self { from: edge, joules: rest_joules, ..self })
+        }
+    }
+
+    fn seconds(&self) -> f64 {
+        self.to.seconds_since(self.from)
+    }
+}
+
+/// Sums over one interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct TraceInterval {
-    /// Mean power times seconds, of windows with known power.
+    /// Energy of the time with known power, in joules.
     watt_seconds: f32,
+    /// That time; of several devices at once it counts once.
     seconds: f32,
+    /// Time within the workload's life of which no power is known.
+    unknown_seconds: f32,
     /// Energy and samples of windows with a J/sample, those with a restart left out.
     joules: f32,
     samples: f32,
@@ -25,6 +72,7 @@ impl TraceInterval {
         Self {
             watt_seconds: self.watt_seconds + other.watt_seconds,
             seconds: self.seconds + other.seconds,
+            unknown_seconds: self.unknown_seconds + other.unknown_seconds,
             joules: self.joules + other.joules,
             samples: self.samples + other.samples,
             restarted: self.restarted || other.restarted,
@@ -40,6 +88,8 @@ pub struct WorkloadTimeline {
     /// Number of the first interval since the epoch.
     first: i64,
     intervals: VecDeque<TraceInterval>,
+    /// Begin and end of its power, in microseconds since the epoch.
+    life: Option<(i64, i64)>,
 }
 
 /// One interval of a trace.
@@ -54,50 +104,99 @@ pub struct TracePoint {
     pub restarted: bool,
 }
 
+/// Energy of an interval, of the part of it in which there is a trace.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TraceEnergy {
+    /// Begin and end of that part, in microseconds since the epoch.
+    pub from: i64,
+    pub to: i64,
+    pub joules: f64,
+    /// Time with known power. In the rest of the part, without the unknown time, nothing took power.
+    pub known_seconds: f64,
+    pub unknown_seconds: f64,
+}
+
 impl WorkloadTimeline {
-    /// Adds a window; one that begins before the trace is left out.
-    pub fn add(&mut self, window: &EfficiencyWindow) {
-        let seconds = window.window_end.seconds_since(window.window_start);
+    /// Adds a window with the power of its run; one that begins before the trace is left out. If it `follows_end`, the job was
+    /// started again: between its runs it took no power. Else it is not known what it took in a silence before this window.
+    pub fn add(&mut self, window: &EfficiencyWindow, power: PowerSpan, follows_end: bool) {
         let Some(interval) = self.interval_of(window) else { return };
-        let mut added = TraceInterval { restarted: window.has_restart(), ..TraceInterval::default() };
-        if let Some(watts) = window.mean_power_watts {
-            (added.watt_seconds, added.seconds) = ((watts * seconds) as f32, seconds as f32);
-        }
+        interval.restarted |= window.has_restart();
         if let (Some(joules), Some(samples), false) = (window.energy_per_sample(), window.samples, window.restarted) {
-            (added.joules, added.samples) = ((joules * samples) as f32, samples as f32);
+            interval.joules += (joules * samples) as f32;
+            interval.samples += samples as f32;
         }
-        *interval = interval.merge(added);
+        if let Some((_, end)) = self.life.filter(|_| !follows_end) {
+            self.spread(end, power.from.micros(), |interval, seconds| interval.unknown_seconds += seconds);
+        }
+        self.add_power(power, true);
     }
 
-    /// Adds the power of one of several devices. Their time counts once: with the window that `is_first` to begin then.
-    pub fn add_device(&mut self, window: &EfficiencyWindow, is_first: bool) {
-        let seconds = window.window_end.seconds_since(window.window_start);
-        let (Some(watts), Some(interval)) = (window.mean_power_watts, self.interval_of(window)) else { return };
-        interval.watt_seconds += (watts * seconds) as f32;
-        if is_first {
-            interval.seconds += seconds as f32;
+    /// Adds the power of a device without work. The time of several counts once: with the window that `is_first` to begin then.
+    pub fn add_device(&mut self, window: &EfficiencyWindow, power: PowerSpan, is_first: bool) {
+        if power.joules.is_some() && power.from < power.to && self.interval_of(window).is_some() {
+            self.add_power(power, is_first);
+        }
+    }
+
+    fn add_power(&mut self, power: PowerSpan, counts_time: bool) {
+        let (from, to) = (power.from.micros(), power.to.micros());
+        if to <= from {
+            return;
+        }
+        let watts = power.joules.map(|joules| joules / power.seconds());
+        self.spread(from, to, |interval, seconds| match watts {
+            Some(watts) => {
+                interval.watt_seconds += (watts * f64::from(seconds)) as f32;
+                interval.seconds += if counts_time { seconds } else { 0.0 };
+            }
+            None => interval.unknown_seconds += seconds,
+        });
+        self.life = Some(self.life.map_or((from, to), |(begin, end)| (begin.min(from), end.max(to))));
+    }
+
+    /// Adds to each interval in this time, with the seconds of it that are in the interval.
+    fn spread(&mut self, from: i64, to: i64, add: impl Fn(&mut TraceInterval, f32)) {
+        if to <= from.max(self.first * self.width) {
+            return;
+        }
+        self.reach(to - 1);
+        let (width, first) = (self.width, self.first);
+        let skipped = (from.max(first * width).div_euclid(width) - first) as usize;
+        for (index, interval) in self.intervals.iter_mut().enumerate().skip(skipped) {
+            let start = (first + index as i64) * width;
+            let micros = to.min(start + width) - from.max(start);
+            if micros <= 0 {
+                break;
+            }
+            add(interval, (micros as f64 / 1e6) as f32);
         }
     }
 
     /// Returns the interval in which a window begins; `None`: it lies before the trace.
     fn interval_of(&mut self, window: &EfficiencyWindow) -> Option<&mut TraceInterval> {
+        let start = window.window_start.micros();
         if self.width == 0 {
-            self.width = window.window_end.micros().saturating_sub(window.window_start.micros()).max(1_000_000);
-            self.first = window.window_start.micros().div_euclid(self.width);
+            self.width = window.window_end.micros().saturating_sub(start).max(1_000_000);
+            self.first = start.div_euclid(self.width);
         }
-        let mut number = window.window_start.micros().div_euclid(self.width);
-        if number < self.first {
+        if start.div_euclid(self.width) < self.first {
             return None;
         }
-        while number - self.first >= POINTS as i64 {
+        let index = self.reach(start);
+        self.intervals.get_mut(index)
+    }
+
+    /// Makes intervals up to that of a time which does not lie before the trace; returns its place.
+    fn reach(&mut self, micros: i64) -> usize {
+        while micros.div_euclid(self.width) - self.first >= POINTS as i64 {
             self.halve();
-            number = window.window_start.micros().div_euclid(self.width);
         }
-        let index = (number - self.first) as usize;
+        let index = (micros.div_euclid(self.width) - self.first) as usize;
         if self.intervals.len() <= index {
             self.intervals.resize(index + 1, TraceInterval::default());
         }
-        self.intervals.get_mut(index)
+        index
     }
 
     fn halve(&mut self) {
@@ -115,6 +214,27 @@ impl WorkloadTimeline {
 
     pub fn is_empty(&self) -> bool {
         self.intervals.is_empty()
+    }
+
+    /// Returns the begin of its power.
+    pub fn begin(&self) -> Option<EventTime> {
+        self.life.map(|(begin, _)| EventTime::from_micros(begin))
+    }
+
+    /// Returns the energy of the intervals in order of time.
+    pub fn energies(&self) -> impl Iterator<Item = TraceEnergy> {
+        let (begin, end) = self.life.unwrap_or_default();
+        self.intervals.iter().enumerate().filter_map(move |(index, interval)| {
+            let start = (self.first + index as i64) * self.width;
+            let (from, to) = (start.max(begin), (start + self.width).min(end));
+            (from < to).then(|| TraceEnergy {
+                from,
+                to,
+                joules: f64::from(interval.watt_seconds),
+                known_seconds: f64::from(interval.seconds),
+                unknown_seconds: f64::from(interval.unknown_seconds),
+            })
+        })
     }
 
     /// Returns the intervals in order of time; those without a window have no figures.
@@ -157,11 +277,61 @@ mod tests {
         }
     }
 
+    fn add(trace: &mut WorkloadTimeline, window: &EfficiencyWindow) {
+        trace.add(window, PowerSpan::observed(window), false);
+    }
+
+    /// Joules, and the seconds of which no power is known.
+    fn sums(trace: &WorkloadTimeline) -> (f64, f64) {
+        trace.energies().fold((0.0, 0.0), |(joules, unknown), energy| (joules + energy.joules, unknown + energy.unknown_seconds))
+    }
+
+    #[test]
+    fn a_silence_is_unknown_and_the_time_between_two_runs_takes_nothing() {
+        for (follows_end, unknown) in [(false, 240.0), (true, 0.0)] {
+            let mut trace = WorkloadTimeline::default();
+            add(&mut trace, &window(0, 100.0, false));
+            let again = window(5, 100.0, false);
+            trace.add(&again, PowerSpan::observed(&again), follows_end);
+            assert_eq!(sums(&trace), (12_000.0, unknown));
+        }
+    }
+
+    #[test]
+    fn only_the_part_of_a_window_in_which_something_was_observed_takes_power() {
+        let at = |second: i64| Some(EventTime::from_micros(second * 1_000_000));
+        let mut trace = WorkloadTimeline::default();
+        let begin = EfficiencyWindow { observed_start: at(20), ..window(0, 300.0, false) };
+        let end = EfficiencyWindow { observed_end: at(70), ..window(1, 300.0, false) };
+        add(&mut trace, &begin);
+        add(&mut trace, &end);
+        assert_eq!(sums(&trace), (15_000.0, 0.0));
+        let ends: Vec<(i64, i64)> = trace.energies().map(|energy| (energy.from, energy.to)).collect();
+        assert_eq!(ends, [(20_000_000, 60_000_000), (60_000_000, 70_000_000)]);
+    }
+
+    #[test]
+    fn a_window_in_which_a_run_ends_or_begins_again_is_divided() {
+        let window = EfficiencyWindow {
+            run_declared: true,
+            run_seconds: 20.0,
+            run_energy_joules: Some(6_000.0),
+            energy_joules: Some(10_000.0),
+            ..window(0, 10_000.0 / 60.0, false)
+        };
+        let parts = |started_again| {
+            let (run, rest) = PowerSpan::observed(&window).split(&window, started_again);
+            [run, rest].map(|part| (part.from.micros() / 1_000_000, part.to.micros() / 1_000_000, part.joules.map(f64::round)))
+        };
+        assert_eq!(parts(false), [(0, 20, Some(6_000.0)), (20, 60, Some(4_000.0))]);
+        assert_eq!(parts(true), [(40, 60, Some(6_000.0)), (0, 40, Some(4_000.0))]);
+    }
+
     #[test]
     fn a_long_record_keeps_its_means_in_few_points() {
         let mut trace = WorkloadTimeline::default();
         for minute in 0..10_000 {
-            trace.add(&window(minute, if minute % 2 == 0 { 100.0 } else { 300.0 }, false));
+            add(&mut trace, &window(minute, if minute % 2 == 0 { 100.0 } else { 300.0 }, false));
         }
         let points: Vec<TracePoint> = trace.points().collect();
         assert!(points.len() <= POINTS && points.len() > POINTS / 2 - 1, "{}", points.len());
@@ -175,7 +345,8 @@ mod tests {
     fn the_power_of_devices_in_the_same_time_adds_up() {
         let mut trace = WorkloadTimeline::default();
         for (minute, watts, is_first) in [(0, 60.0, true), (0, 70.0, false), (1, 60.0, true)] {
-            trace.add_device(&window(minute, watts, false), is_first);
+            let window = window(minute, watts, false);
+            trace.add_device(&window, PowerSpan::observed(&window), is_first);
         }
         let watts: Vec<Option<f32>> = trace.points().map(|point| point.power_watts).collect();
         assert_eq!(watts, [Some(130.0), Some(60.0)]);
@@ -185,14 +356,14 @@ mod tests {
     fn a_gap_is_no_zero_and_a_restart_no_energy_per_sample() {
         let mut trace = WorkloadTimeline::default();
         for (minute, restarted) in [(0, false), (1, true), (5, false)] {
-            trace.add(&window(minute, 100.0, restarted));
+            add(&mut trace, &window(minute, 100.0, restarted));
         }
         let points: Vec<TracePoint> = trace.points().collect();
         assert_eq!(points.len(), 6);
         assert_eq!((points[1].power_watts, points[1].joules_per_sample, points[1].restarted), (Some(100.0), None, true));
         assert_eq!((points[3].power_watts, points[3].joules_per_sample), (None, None));
         assert_eq!(trace.sparkline(9), [10.0, 10.0]);
-        trace.add(&window(-3, 100.0, false));
+        add(&mut trace, &window(-3, 100.0, false));
         assert_eq!(trace.points().count(), 6, "a window from before the record changes nothing");
     }
 }

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use eadt_report::WorkloadReport;
-use eadt_report::liveness::silence_limit_seconds;
-use eadt_report::states::{ChangeFate, ChangeProgress, RunProgress, WindowPresence, WorkloadStatus, may_be_changed};
+use eadt_report::liveness::{open_limit_seconds, silence_limit_seconds};
+use eadt_report::states::{
+    ChangeFate, ChangeProgress, RunProgress, WindowPresence, WorkloadStatus, may_be_changed, outside_run_seconds,
+};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{
     Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Layout, Origin, UpdateMode,
@@ -15,7 +17,7 @@ use eadt_schemas::v1::{
 use super::changes::ChangeCounts;
 use super::policies::PolicyChange;
 use super::records::{SharedTexts, StoredActuation, StoredDecision};
-use super::trace::WorkloadTimeline;
+use super::trace::{PowerSpan, WorkloadTimeline};
 
 /// Actuations that are kept of one decision.
 const ACTUATIONS: usize = 16;
@@ -87,6 +89,22 @@ pub struct LatestWindow {
     pub restarted: bool,
 }
 
+impl LatestWindow {
+    fn seconds(&self) -> f64 {
+        self.end.seconds_since(self.start)
+    }
+
+    /// Returns the time from its end to the newest window of all.
+    fn quiet_seconds(&self, now: EventTime) -> f64 {
+        now.seconds_since(self.end)
+    }
+
+    /// Returns whether it is so recent that the next window is likely to be open still.
+    fn may_have_open_successor(&self, now: EventTime) -> bool {
+        self.quiet_seconds(now) <= open_limit_seconds(self.seconds())
+    }
+}
+
 /// The result of taking in a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DecisionIntake {
@@ -104,9 +122,9 @@ pub struct WorkloadState {
     pub policy_change: Option<Box<PolicyChange>>,
     pub latest: Option<LatestWindow>,
     run: RunProgress,
-    /// Its windows until its run ended.
+    /// Its windows, without what follows the end of its run.
     pub trace: WorkloadTimeline,
-    /// Windows of its GPUs after its run ended: these are without work.
+    /// Power of its GPUs after its run ended: these are without work.
     pub idle_trace: WorkloadTimeline,
     /// The report's, without its rows; `None` before the first refresh, or if too many windows are kept.
     pub figures: Option<Box<WorkloadReport>>,
@@ -137,9 +155,7 @@ impl WorkloadState {
             return false;
         }
         self.windows += 1;
-        self.run.add(window);
-        let trace = if self.run.has_ended() { &mut self.idle_trace } else { &mut self.trace };
-        trace.add(window);
+        self.trace_power(window);
         self.window_origin = self.window_origin.max(Some(window.origin));
         self.latest = Some(LatestWindow {
             start: window.window_start,
@@ -153,6 +169,22 @@ impl WorkloadState {
             restarted: window.has_restart(),
         });
         true
+    }
+
+    /// Takes the newest window's power: that of its run is the workload's, and what follows the run is of GPUs without work.
+    fn trace_power(&mut self, window: &EfficiencyWindow) {
+        let (had_begun, was_over) = (self.run.has_begun(), self.run.is_over());
+        self.run.add(window);
+        let power = PowerSpan::observed(window);
+        if self.run.has_ended() {
+            self.idle_trace.add_device(window, power, true);
+        } else if had_begun && outside_run_seconds(window) > 0.0 {
+            let (run, rest) = power.split(window, was_over);
+            self.trace.add(window, run, was_over);
+            self.idle_trace.add_device(window, rest, true);
+        } else {
+            self.trace.add(window, power, was_over);
+        }
     }
 
     /// `name` is the workload's own.
@@ -288,26 +320,33 @@ impl WorkloadState {
     }
 
     /// Returns whether its last window is of the present.
-    pub fn is_live(&self, now: Option<EventTime>) -> bool {
-        let is_recent = |(latest, now): (&LatestWindow, EventTime)| {
-            now.seconds_since(latest.end) <= silence_limit_seconds(latest.end.seconds_since(latest.start))
-        };
+    fn is_live(&self, now: Option<EventTime>) -> bool {
+        let is_recent =
+            |(latest, now): (&LatestWindow, EventTime)| latest.quiet_seconds(now) <= silence_limit_seconds(latest.seconds());
         self.latest.as_ref().zip(now).is_some_and(is_recent)
     }
 
-    /// Returns whether its job has reported its end, and its newest window lies after it.
-    pub fn has_finished(&self) -> bool {
-        self.run.has_ended()
+    /// Returns whether its job has reported its end: its GPUs are without work, whatever their collector reports.
+    pub fn is_over(&self) -> bool {
+        self.run.is_over()
     }
 
-    /// Returns its newest window if that is of the present.
-    pub fn live_window(&self, now: Option<EventTime>) -> Option<&LatestWindow> {
-        self.latest.as_ref().filter(|_| self.is_live(now))
-    }
-
-    /// Returns the same of a job that has not ended.
+    /// Returns its newest window if the figures of that are of the present.
     pub fn running_window(&self, now: Option<EventTime>) -> Option<&LatestWindow> {
-        self.live_window(now).filter(|_| !self.has_finished())
+        let (latest, now) = self.latest.as_ref().zip(now)?;
+        self.run.runs_now(latest.seconds(), latest.quiet_seconds(now)).then_some(latest)
+    }
+
+    /// Returns its newest window if that lies after the end of its run, and its GPUs are likely to be without work still.
+    pub fn idle_window(&self, now: Option<EventTime>) -> Option<&LatestWindow> {
+        let (latest, now) = self.latest.as_ref().zip(now)?;
+        (self.run.has_ended() && latest.may_have_open_successor(now)).then_some(latest)
+    }
+
+    /// Returns the end of its newest window if it runs, and its next window is likely to be open still.
+    pub fn open_since(&self, now: Option<EventTime>) -> Option<EventTime> {
+        let latest = self.running_window(now)?;
+        latest.may_have_open_successor(now?).then_some(latest.end)
     }
 
     /// Returns its state at the moment that is shown, of a record that goes on then.

@@ -3,6 +3,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { clock, day, moment } from "./format";
 import { MarkStrip } from "./marks";
+import { stack } from "./stack";
 import { useColours } from "./state";
 
 export interface Line {
@@ -23,6 +24,8 @@ export interface Mark {
   time: number;
   text: string;
   tone: string;
+  /** In a word. */
+  kind: string;
   href: string;
   title: string;
 }
@@ -56,26 +59,6 @@ const LANE = 16;
 const hasPhases = ({ phases }: ChartProps): boolean => new Set(phases?.filter((phase) => phase !== null)).size > 1;
 
 export const css = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-
-/** Sums from below, for layers; unknown counts as nothing where another layer is known. */
-function stack(lines: Line[]): (number | null)[][] {
-  const sums: (number | null)[][] = [];
-  let below: (number | null)[] | null = null;
-  for (const line of lines) {
-    if (!line.stacked) {
-      sums.push(line.values);
-      continue;
-    }
-    const before: (number | null)[] | null = below;
-    const sum: (number | null)[] = line.values.map((value, index) => {
-      const under = before?.[index] ?? null;
-      return value === null && under === null ? null : (value ?? 0) + (under ?? 0);
-    });
-    sums.push(sum);
-    below = sum;
-  }
-  return sums;
-}
 
 export function Chart(props: ChartProps) {
   const { title, times, lines, height } = props;

@@ -2,7 +2,7 @@
 import { useMemo, useRef } from "preact/hooks";
 import { type CompareFigure, type ComparePage, type CompareSide, type FigurePair, type FleetPage, query, type Series, workloadPath } from "./api";
 import { Chart, type Line } from "./chart";
-import { changesNote, count, digits, duration, fixed, interval, joules, moment, perSample, UNKNOWN, visible, watts } from "./format";
+import { changesNote, count, digits, duration, interval, joules, moment, perSample, signedPercent, UNKNOWN, visible, watts } from "./format";
 import { LayoutText, OriginBadge, Problem, savingText, WithCode } from "./parts";
 import { changed, href, type Live, type Route, useData, workloadHref } from "./state";
 
@@ -140,7 +140,7 @@ export function Refusals({ texts }: { texts: string[] }) {
 export function Change({ pair, better }: { pair: FigurePair; better: "less" | "more" | null }) {
   const { change_ratio: ratio } = pair;
   if (ratio === null) return <span class="unknown">{UNKNOWN}</span>;
-  const text = `${ratio > 0 ? "+" : ""}${fixed(ratio * 100, 1)} %`;
+  const text = signedPercent(ratio);
   if (better === null || Math.abs(ratio) < 0.0005) return <span>{text}</span>;
   const good = ratio < 0 === (better === "less");
   return (

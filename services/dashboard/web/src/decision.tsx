@@ -2,6 +2,7 @@
 import { type DecisionDetail, type DecisionPage, query } from "./api";
 import { actionBadge, count, counted, duration, evidence, layoutParts, moment, predictions, visible } from "./format";
 import { ActionBadge, LayoutChange, OriginBadge, Problem } from "./parts";
+import { usePageTop } from "./rows";
 import { changed, decisionHref, href, type Live, type Route, useData, workloadHref } from "./state";
 import { DecisionList } from "./workload";
 
@@ -217,6 +218,7 @@ const cell = (name: string, value: number | undefined): string => (value === und
 export function AllDecisions({ route, live }: { route: Route; live: Live }) {
   const workload = route.params.get("workload");
   const skip = Number(route.params.get("skip")) || 0;
+  const top = usePageTop<HTMLElement>(skip);
   const { data, error } = useData<DecisionPage>(`decisions${query({ workload, skip: skip || null, limit: 50 })}`, live.tick);
   return (
     <>
@@ -227,7 +229,7 @@ export function AllDecisions({ route, live }: { route: Route; live: Live }) {
       </p>
       <Problem error={error} />
       {data && (
-        <section class="panel" aria-label="Decisions">
+        <section class="panel page-top" ref={top} aria-label="Decisions">
           {data.rows.length === 0 ? <p class="empty">Nothing was decided yet.</p> : <DecisionList rows={data.rows} withWorkload={workload === null} />}
           <footer class="pager">
             <span>

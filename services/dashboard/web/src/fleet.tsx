@@ -7,7 +7,7 @@ import { copy } from "./copy";
 import { changesNote, clock, count, counted, digits, duration, interval, joules, kwh, moment, perSample, percent, STATES, visible, watts } from "./format";
 import { HeatStrip, PAGE_ROWS } from "./heat";
 import { LayoutText, OriginBadge, Problem, SavingText, savingNote, savingTone, Sparkline, Stalls, Stat, StateBadge, Waiting, wholeSaving, WithCode, WithTimes } from "./parts";
-import { useRowKeys } from "./rows";
+import { usePageTop, useRowKeys } from "./rows";
 import { changed, decisionHref, type Live, type Route, useData, workloadHref } from "./state";
 import { workloadColours } from "./workload-colours";
 
@@ -141,13 +141,15 @@ function NoEnergy({ why }: { why: string }) {
   );
 }
 
+/** Whether namespaces have the layers of the chart of power. */
+const hasNamespaces = (power: PowerHistory): boolean => power.layers.some((layer) => layer.kind === "namespace");
+
 /** What a layer of the chart of power is. */
 function layerLabel({ kind, workload, namespace }: PowerHistory["layers"][number], power: PowerHistory): string {
   if (kind === "idle") return "idle and unassigned";
   if (workload !== null) return visible(workload);
   if (namespace !== null) return `${visible(namespace)}/*`;
-  const byNamespace = power.layers.some((layer) => layer.kind === "namespace");
-  return byNamespace ? counted(power.others, "other namespace") : counted(power.others, "other");
+  return hasNamespaces(power) ? counted(power.others, "other namespace") : counted(power.others, "other");
 }
 
 const MARKS = { change: ["▲", "busy"], kept: ["✓", "good"], no_gain: ["○", "calm"], revert: ["✗", "bad"], recommended: ["△", "calm"], not_made: ["△", "calm"], refused: ["!", "bad"] } as const;
@@ -188,6 +190,7 @@ function Power({ power, route, hours }: { power: PowerHistory; route: Route; hou
       time: mark.time_ms / 1000,
       text: MARKS[mark.kind][0],
       tone: MARKS[mark.kind][1],
+      kind: WORDS[mark.kind],
       href: decisionHref(mark.workload, mark.decision_id),
       title: `${clock(mark.time_ms)} ${WORDS[mark.kind]}: ${visible(mark.workload)}`,
     }));
@@ -211,7 +214,7 @@ function Power({ power, route, hours }: { power: PowerHistory; route: Route; hou
           </a>
         </nav>
       </header>
-      <Chart title="Power by workload" unit={`W, ${duration(span)}`} times={times} lines={lines} height={220} marks={marks} fromZero summary={budget?.summary} />
+      <Chart title={`Power by ${hasNamespaces(power) ? "namespace" : "workload"}`} unit={`W, ${duration(span)}`} times={times} lines={lines} height={220} marks={marks} fromZero summary={budget?.summary} />
       {budget && (
         <p class="legend-note">
           <WithCode text={budget.note} />
@@ -234,6 +237,7 @@ interface TableProps {
 
 function Workloads({ page, route, sort, announce, mixed, children }: TableProps) {
   const body = useRowKeys(page.rows.length);
+  const top = usePageTop<HTMLDivElement>(route.params.get("cursor"));
   // Without any power, progress is all that is known: it is not left out on a narrow screen.
   const noPower = page.rows.every((row) => row.power_watts === null && row.energy_joules === null);
   const columns = COLUMNS.map((column) => (noPower && column.key === "samples_per_second" ? { ...column, className: undefined } : column));
@@ -256,7 +260,7 @@ function Workloads({ page, route, sort, announce, mixed, children }: TableProps)
           None of {counted(page.total, "workload")} matches. <a href={changed(route, { q: null, state: null, cursor: null })}>Show all</a>
         </p>
       ) : (
-        <div class="scroll" tabIndex={0} role="region" aria-label="Table of workloads">
+        <div class="scroll page-top" ref={top} tabIndex={0} role="region" aria-label="Table of workloads">
           <table class="fleet">
             <thead>
               <tr>

@@ -6,8 +6,14 @@ type Figure = number | null | undefined;
 
 const known = (value: Figure): value is number => value !== null && value !== undefined && Number.isFinite(value);
 
-/** With separators, and a minus sign that is as wide as a plus. */
-const separated = (value: number, options?: Intl.NumberFormatOptions): string => value.toLocaleString("en", options).replace("-", "−");
+/** Whether a number with these digits is not zero. */
+const isNotZero = (text: string): boolean => /[1-9]/.test(text);
+
+/** With a minus sign that is as wide as a plus, and none before a zero. */
+const withMinus = (text: string): string => text.replace("-", isNotZero(text) ? "−" : "");
+
+/** With separators. */
+const separated = (value: number, options?: Intl.NumberFormatOptions): string => withMinus(value.toLocaleString("en", options));
 
 /** At most this many significant digits, with separators: 1,234 · 5.90 · 0.0123. */
 export function digits(value: Figure, significant = 3): string {
@@ -51,10 +57,13 @@ export function percent(ratio: Figure, decimals = 1): string {
   return known(ratio) ? `${fixed(ratio * 100, decimals)} %` : UNKNOWN;
 }
 
-/** A minus sign that is as wide as a plus, and no minus zero. */
-export function fixed(value: number, decimals: number): string {
-  const text = value.toFixed(decimals);
-  return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−");
+/** With this many decimals. */
+export const fixed = (value: number, decimals: number): string => withMinus(value.toFixed(decimals));
+
+/** A change in percent with its sign: `+3.1 %`. One that rounds to zero has no sign. */
+export function signedPercent(ratio: number): string {
+  const text = percent(ratio);
+  return ratio > 0 && isNotZero(text) ? `+${text}` : text;
 }
 
 /** `8.9 % ± 1.1`: the interval is nearly even, and its half is what fits in a cell. */

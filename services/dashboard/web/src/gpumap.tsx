@@ -4,6 +4,7 @@ import type { GpuMap as Answer } from "./api";
 import { type Box, Cells, LegendItem } from "./cells";
 import { css, translucent } from "./chart";
 import { count, counted, visible, watts } from "./format";
+import { layoutOf } from "./gpu-layout";
 import { Problem } from "./parts";
 import { changed, type Route, useData } from "./state";
 
@@ -11,9 +12,7 @@ import { changed, type Route, useData } from "./state";
 export const MAP_GPUS = 100;
 /** Least milliseconds between two questions. */
 const PAUSE_MS = 5_000;
-/** Square pixels that a GPU has at least, until the map is as high as it may be. */
-const AREA = 15;
-/** Height in pixels of the name of a node, and the least box that has room for it. */
+/** Height in pixels of the name of a node, which lies on its GPUs, and the least box that has one. */
 const NAME = 13;
 const NAMED = { width: 56, height: 34 };
 
@@ -42,72 +41,6 @@ function gpuText(gpu: Gpu): string {
   if (gpu.workloads === null) return `${place(gpu)}: silent, no sample lately`;
   const power = gpu.watts === null ? "power not known" : watts(gpu.watts);
   return `${place(gpu)}: ${power}, ${gpu.workloads === 0 ? "no workload" : counted(gpu.workloads, "workload")}`;
-}
-
-const total = (areas: number[]): number => areas.reduce((sum, area) => sum + area, 0);
-
-/** How far the boxes of a row are from squares, if it is so wide. Areas are in the unit of the width's square. */
-function meanAspect(areas: number[], width: number): number {
-  const high = total(areas) / width;
-  return total(areas.map((area) => Math.max(area / high ** 2, high ** 2 / area))) / areas.length;
-}
-
-/** Divides areas into rows, in their order: a row ends where another area would make its boxes less like squares. */
-function rowsOf(areas: number[], width: number): number[][] {
-  const rows: number[][] = [];
-  for (let from = 0; from < areas.length; ) {
-    let to = from + 1;
-    for (let least = meanAspect(areas.slice(from, to), width); to < areas.length; to += 1) {
-      const mean = meanAspect(areas.slice(from, to + 1), width);
-      if (mean > least) break;
-      least = mean;
-    }
-    rows.push(areas.slice(from, to));
-    from = to;
-  }
-  // What is left for the last row would be flat: the last two share what they have.
-  const [before = [], last = []] = rows.slice(-2);
-  if (rows.length > 1 && total(last) < total(before) / 2) {
-    const both = [...before, ...last];
-    const half = Math.ceil(both.length / 2);
-    rows.splice(-2, 2, both.slice(0, half), both.slice(half));
-  }
-  return rows;
-}
-
-/** Divides a box by areas, in their order. */
-function divide(areas: number[], [left, top, width, height]: Box): Box[] {
-  const sum = total(areas);
-  if (sum <= 0 || width <= 0 || height <= 0) return areas.map((): Box => [left, top, 0, 0]);
-  const scale = (width * height) / sum;
-  let y = top;
-  return rowsOf(areas.map((area) => area * scale), width).flatMap((row) => {
-    const high = total(row) / width;
-    const from = y;
-    let x = left;
-    y += high;
-    return row.map((area): Box => {
-      const box: Box = [x, from, area / high, high];
-      x += box[2];
-      return box;
-    });
-  });
-}
-
-/** The boxes of all GPUs, and those of the nodes around them. */
-function layoutOf(answer: Answer, width: number): { height: number; boxes: Box[]; nodes: Box[] } {
-  const height = Math.round(Math.max(220, Math.min(420, Math.max(width * 0.34, (answer.gpus * AREA) / Math.max(width, 1)))));
-  const known = answer.nodes.flatMap(({ power_watts }) => power_watts.filter((value) => value !== null));
-  const mean = known.reduce((sum, value) => sum + value, 0) / Math.max(known.length, 1) || 1;
-  // What draws next to nothing, or is not known, can still be seen and met.
-  const areas = answer.nodes.map(({ power_watts }) => power_watts.map((value) => Math.max(value ?? mean / 2, mean / 10)));
-  const nodes = divide(areas.map(total), [0, 0, width, height]);
-  const boxes = nodes.flatMap(([left, top, wide, high], index) => {
-    const edge = Math.min(2, wide / 16, high / 16);
-    const name = hasName(wide, high) ? NAME : 0;
-    return divide(areas[index] ?? [], [left + edge, top + edge + name, wide - 2 * edge, high - 2 * edge - name]);
-  });
-  return { height, boxes, nodes };
 }
 
 const hasName = (width: number, height: number): boolean => width >= NAMED.width && height >= NAMED.height;
@@ -166,18 +99,35 @@ function MapOf({ answer, route, onOpen }: { answer: Answer; route: Route; onOpen
   );
 }
 
-/** Draws the names of nodes, and returns what draws a GPU. */
+/** Returns what draws a GPU, and the name of a node on its last one. */
 function painterOf(ctx: CanvasRenderingContext2D, answer: Answer, gpus: Gpu[], shown: number): (box: Box, index: number) => void {
   const [text, muted, surface, bad, accent] = ["--text", "--muted", "--surface", "--bad", "--accent"].map(css) as [string, string, string, string, string];
   const fills: Record<KindKey, string | null> = { one: translucent(accent, 0.45), two: translucent(accent, 0.72), more: accent, none: null, silent: null };
   ctx.font = "11px system-ui, sans-serif";
   ctx.textBaseline = "top";
-  ctx.fillStyle = muted;
-  const width = ctx.canvas.width / devicePixelRatio;
-  layoutOf(answer, width).nodes.forEach(([left, top, wide, high], index) => {
-    if (hasName(wide, high)) ctx.fillText(shortened(ctx, visible(answer.nodes[index]?.node ?? "no node named"), wide - 6), left + 3, top + 2);
-  });
-  return ([left, top, wide, high], index) => {
+  const { nodes } = layoutOf(answer, ctx.canvas.width / devicePixelRatio);
+  const drawName = (node: number) => {
+    const [left, top, wide, high] = nodes[node] ?? [0, 0, 0, 0];
+    if (!hasName(wide, high)) return;
+    const name = shortened(ctx, visible(answer.nodes[node]?.node ?? "no node named"), wide - 8);
+    ctx.fillStyle = surface;
+    ctx.fillRect(left + 1, top + 1, ctx.measureText(name).width + 5, NAME);
+    ctx.fillStyle = muted;
+    ctx.fillText(name, left + 3, top + 2);
+  };
+  // The last GPU of each node: after it nothing of the node is drawn any more.
+  const lasts = new Map<number, number>();
+  answer.nodes.reduce((before, { gpus }, node) => {
+    lasts.set(before + gpus.length - 1, node);
+    return before + gpus.length;
+  }, 0);
+  return (box, index) => {
+    drawGpu(box, index);
+    const node = lasts.get(index);
+    if (node !== undefined) drawName(node);
+  };
+
+  function drawGpu([left, top, wide, high]: Box, index: number): void {
     const gpu = gpus[index];
     if (!gpu) return;
     const kind = kindOf(gpu);
@@ -209,7 +159,7 @@ function painterOf(ctx: CanvasRenderingContext2D, answer: Answer, gpus: Gpu[], s
       ctx.lineWidth = 2;
       ctx.strokeRect(left, top, w, h);
     }
-  };
+  }
 }
 
 /** As much of a name as there is room for. */

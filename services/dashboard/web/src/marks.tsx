@@ -3,8 +3,8 @@ import { useRef, useState } from "preact/hooks";
 import type { Mark } from "./chart";
 import { clock } from "./format";
 
-/** Closer than so many pixels two marks would overlap. */
-const CLOSEST = 36;
+/** Closer than so many pixels two marks would overlap: `✗2 of 14` has room. */
+const CLOSEST = 72;
 /** What is beside the plot of a chart, in pixels: its axis and its padding. */
 const BESIDE = 64;
 
@@ -54,14 +54,22 @@ function timesText(marks: [Mark, ...Mark[]]): string {
   return first === last ? `at ${first}` : `from ${first} to ${last}`;
 }
 
+/** How many there are of each kind: `12 × change, 2 × reverted`. */
+function kindsText(marks: Mark[]): string {
+  const numbers = new Map<string, number>();
+  for (const { kind } of marks) numbers.set(kind, (numbers.get(kind) ?? 0) + 1);
+  return [...numbers].map(([kind, number]) => `${number} × ${kind}`).join(", ");
+}
+
 /**
- * Several marks in one place. The list is there while the pointer is on it, or once it is opened by Enter or an arrow key: the
- * Tab key goes past what is closed. Escape closes it.
+ * Several marks in one place: the worst one, and how many of all are like it. The list is there while the pointer is on it, or once
+ * it is opened by Enter or an arrow key: the Tab key goes past what is closed. Escape closes it.
  */
 function MarkGroup({ marks }: { marks: [Mark, ...Mark[]] }) {
   const [open, setOpen] = useState(false);
   const button = useRef<HTMLButtonElement>(null);
   const mark = marks.find(({ tone }) => tone === "bad") ?? [...marks].reverse().find(({ tone }) => tone !== "calm") ?? marks.at(-1) ?? marks[0];
+  const alike = marks.filter(({ text, tone }) => text === mark.text && tone === mark.tone).length;
   const show = () => setOpen(true);
   const onKeyDown = (event: KeyboardEvent) => {
     const opens = event.key === "ArrowDown" && !open;
@@ -82,9 +90,9 @@ function MarkGroup({ marks }: { marks: [Mark, ...Mark[]] }) {
     >
       <button type="button" ref={button} class={`mark tone-${mark.tone}`} aria-expanded={open} onClick={show}>
         <span aria-hidden="true">{mark.text}</span>
-        <sub aria-hidden="true">{marks.length}</sub>
+        <sub aria-hidden="true">{alike === marks.length ? alike : `${alike} of ${marks.length}`}</sub>
         <span class="sr">
-          {marks.length} decisions {timesText(marks)}
+          {marks.length} decisions {timesText(marks)}: {kindsText(marks)}
         </span>
       </button>
       {open && (

@@ -3,6 +3,7 @@ import { type PolicyPage, type PolicyRow, type PolicyTerms, query } from "./api"
 import { copy } from "./copy";
 import { count, counted, moment, visible } from "./format";
 import { ActionBadge, Problem, Stat, WithCode } from "./parts";
+import { usePageTop } from "./rows";
 import { TermsButtons, useSession } from "./terms";
 import { changed, decisionHref, type Live, type Route, useData, workloadHref } from "./state";
 
@@ -28,6 +29,7 @@ export function Policies({ route, live }: { route: Route; live: Live }) {
   const skip = Number(params.skip) || 0;
   const mode = params.mode ?? "";
   const session = useSession();
+  const top = usePageTop<HTMLElement>(skip);
   const { data, error } = useData<PolicyPage>(`policies${query({ q: params.name, mode, skip: skip || null, limit: ROWS })}`, live.tick);
   return (
     <>
@@ -42,7 +44,7 @@ export function Policies({ route, live }: { route: Route; live: Live }) {
       <Problem error={error} />
       {data && <Counts page={data} />}
       {data && (
-        <section class="panel" aria-labelledby="policies-heading">
+        <section class="panel page-top" ref={top} aria-labelledby="policies-heading">
           <header class="panel-head">
             <h2 id="policies-heading">Workloads</h2>
             <nav class="choice" aria-label="Mode" hidden={copy !== null}>
@@ -155,7 +157,7 @@ export function termChanges(before: PolicyTerms, after: PolicyTerms): [string, s
 }
 
 /** Who changed one of the terms, if that is known. */
-function by(name: string, terms: PolicyTerms): string {
+function setByNote(name: string, terms: PolicyTerms): string {
   const who = name === "mode" ? terms.mode_set_by : name === "paused" ? terms.pause_set_by : null;
   return who ? ` (set by ${visible(who)})` : "";
 }
@@ -188,7 +190,7 @@ function Policy({ row }: { row: PolicyRow }) {
         <li class="muted">
           {row.changed && terms
             ? `changed ${moment(row.changed.time_ms)}: ${termChanges(row.changed.before, terms)
-                .map(([name, from, to]) => `${name} from ${from} to ${to}${by(name, terms)}`)
+                .map(([name, from, to]) => `${name} from ${from} to ${to}${setByNote(name, terms)}`)
                 .join("; ")}`
             : terms
               ? "unchanged since the oldest declaration that is kept"

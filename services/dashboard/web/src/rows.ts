@@ -1,8 +1,22 @@
-// Keys in tables: `j` and `k` go from row to row.
+// Keys in tables: `j` and `k` go from row to row. Another page of a table is shown from its first row on.
 import { useEffect, useRef, useState } from "preact/hooks";
 
 function isTyping(target: EventTarget | null): boolean {
   return target instanceof HTMLElement && (target.isContentEditable || ["INPUT", "SELECT", "TEXTAREA"].includes(target.tagName));
+}
+
+/** For the element that holds the rows of a page: where `at` is another page, its begin is in view. */
+export function usePageTop<T extends HTMLElement>(at: string | number | null) {
+  const top = useRef<T>(null);
+  const shown = useRef(at);
+  useEffect(() => {
+    if (shown.current === at) return;
+    shown.current = at;
+    const element = top.current;
+    // The bar above the page hides what is scrolled to its place.
+    if (element && element.getBoundingClientRect().top < parseFloat(getComputedStyle(element).scrollMarginTop)) element.scrollIntoView({ block: "start" });
+  }, [at]);
+  return top;
 }
 
 /** For the body of a table whose rows begin with a link each. */

@@ -4,7 +4,7 @@ import { type Comparison, type FigurePair, query, type RunFacts, type RunList, t
 import { Change, Refusals } from "./compare";
 import { count, counted, digits, joules, perSample, visible } from "./format";
 import { OriginBadge, Problem, WithCode } from "./parts";
-import { useRowKeys } from "./rows";
+import { usePageTop, useRowKeys } from "./rows";
 import { changed, type Live, type Route, useData, workloadHref } from "./state";
 
 const ROWS = 50;
@@ -72,6 +72,7 @@ function Facts({ label, run }: { label: string; run: RunFacts }) {
 
 function Page({ page, route, skip }: { page: RunPage; route: Route; skip: number }) {
   const body = useRowKeys(page.rows.length);
+  const top = usePageTop<HTMLDivElement>(skip);
   const last = skip + page.rows.length;
   return (
     <section class="panel" aria-labelledby="runs-heading">
@@ -83,7 +84,7 @@ function Page({ page, route, skip }: { page: RunPage; route: Route; skip: number
       {page.rows.length === 0 ? (
         <p class="empty">No workload is in both runs.</p>
       ) : (
-        <div class="scroll" tabIndex={0} role="region" aria-label="Table of workloads of both runs">
+        <div class="scroll page-top" ref={top} tabIndex={0} role="region" aria-label="Table of workloads of both runs">
           <table class="fleet runs">
             <thead>
               <tr>

@@ -1,6 +1,6 @@
 // What was saved, and by what: from what the starting layout would have taken to what was taken.
 import type { FleetRow, SavingPartKind, SavingParts } from "./api";
-import { counted, interval, joules, percent } from "./format";
+import { counted, interval, joules, percent, signedPercent } from "./format";
 
 const KINDS: Record<SavingPartKind, [string, string]> = {
   limits: ["Power and clock limits", "windows with another limit in the starting layout"],
@@ -34,8 +34,8 @@ function bars({ baseline_joules: baseline, parts, actual_joules: actual }: Savin
       key: kind,
       label,
       meaning: `${meaning}: ${counted(windows, "window")}`,
-      text: `${saved < 0 ? "+" : "−"}${joules(Math.abs(saved))}`,
-      part: `${saved < 0 ? "+" : "−"}${percent(Math.abs(saved) / baseline)}`,
+      text: `${saved > 0 ? "−" : saved < 0 ? "+" : ""}${joules(Math.abs(saved))}`,
+      part: signedPercent(-saved / baseline),
       tone: saved < 0 ? "bad" : "good",
       from,
       to: at,

@@ -5,6 +5,7 @@ import { copy } from "./copy";
 import { clock, count, counted, digits, joules, percent, visible, watts } from "./format";
 import { GpuMap, MAP_GPUS } from "./gpumap";
 import { OriginBadge, Problem, Stat, Waiting, WithCode } from "./parts";
+import { usePageTop } from "./rows";
 import { changed, decisionHref, type Live, type Route, useData, workloadHref } from "./state";
 import { workloadColours } from "./workload-colours";
 
@@ -37,6 +38,7 @@ export function Sharing({ route, live }: { route: Route; live: Live }) {
     isChosen.current = true;
     location.hash = address;
   };
+  const top = usePageTop<HTMLElement>(skip);
   if (!data) {
     return (
       <>
@@ -58,7 +60,7 @@ export function Sharing({ route, live }: { route: Route; live: Live }) {
           <Totals page={data} />
           {totals.gpus > MAP_GPUS && copy === null && <GpuMap route={route} tick={live.tick} onOpen={choose} />}
           {totals.gpus > MAP_GPUS && copy !== null && <p class="legend-note">The map of all GPUs is not in this file.</p>}
-          <section class="panel" aria-labelledby="gpus-heading">
+          <section class="panel page-top" ref={top} aria-labelledby="gpus-heading">
             <header class="panel-head">
               <h2 id="gpus-heading" ref={heading} tabIndex={-1}>
                 {headingText(params.node, params.index, data.grouped)}

@@ -1,6 +1,6 @@
 // What if another controller had decided: what the record shows of it, beside what was recorded.
 import { type Estimate, type FleetPage, query, type Series, type WhatIfPage, workloadPath } from "./api";
-import { count, counted, fixed, moment, percent, perSample, visible, watts } from "./format";
+import { count, counted, moment, percent, perSample, signedPercent, visible, watts } from "./format";
 import { LayoutChange, OriginBadge, Problem, savingText, Stat, Waiting, WithCode } from "./parts";
 import { changed, href, type Route, useData, workloadHref } from "./state";
 
@@ -80,8 +80,7 @@ function phaseText(series: Series | null, time: number): string {
 /** Phases are numbered once on this page: as the workload's chart does. The look back has numbers of its own. */
 const withoutPhaseNumber = (reason: string): string => reason.replace(/in phase \d+ of the job/, "in this phase of the job");
 
-const change = (ratio: number): string => `${ratio > 0 ? "+" : ""}${fixed(ratio * 100, 1)} %`;
-const ends = ({ low, high }: Estimate): string => `90 % interval ${change(low)} to ${change(high)}`;
+const ends = ({ low, high }: Estimate): string => `90 % interval ${signedPercent(low)} to ${signedPercent(high)}`;
 
 function tone(estimate: Estimate | null): string | undefined {
   if (estimate === null || (estimate.low < 0 && estimate.high > 0)) return undefined;
@@ -96,7 +95,7 @@ function Answer({ page, series }: { page: WhatIfPage; series: Series | null }) {
       <dl class="stats">
         <Stat
           label="Energy per sample, against the record"
-          value={estimate === null ? "not known" : change(estimate.value)}
+          value={estimate === null ? "not known" : signedPercent(estimate.value)}
           tone={tone(estimate)}
           note={
             estimate !== null
@@ -170,7 +169,7 @@ function Answer({ page, series }: { page: WhatIfPage; series: Series | null }) {
                   <bdi>{visible(row.reason)}</bdi>
                 </p>
                 <p class="muted">
-                  {row.effect === null ? "too few windows of the old layout to know its effect" : `${change(row.effect.value)} J/sample, ${ends(row.effect)}`}, by {counted(row.windows, "window")}
+                  {row.effect === null ? "too few windows of the old layout to know its effect" : `${signedPercent(row.effect.value)} J/sample, ${ends(row.effect)}`}, by {counted(row.windows, "window")}
                 </p>
               </li>
             ))}

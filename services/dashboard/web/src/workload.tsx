@@ -182,6 +182,7 @@ function Charts({ series, decisions, route, range }: { series: Series; decisions
         time: row.time_ms / 1000,
         text: mark,
         tone: tone in LEGEND ? LEGEND[tone as keyof typeof LEGEND] : tone,
+        kind: word,
         href: decisionHref(row.workload, row.id),
         title: `${clock(row.time_ms)} ${word}: ${visible(row.reason)}`,
       };

@@ -4,6 +4,8 @@ import { AsyncLocalStorage } from "node:async_hooks";
 import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { build } from "esbuild";
 import { chromium } from "playwright-core";
 import { drift, LONGEST, RUN, take } from "./pictures.mjs";
 import { freePort, killAll, output, serve } from "./program.mjs";
@@ -108,8 +110,22 @@ function joules(text) {
   return { value: number(figure) * PREFIXES[prefix], error: Math.abs(number(figure)) * PREFIXES[prefix] * 0.006 };
 }
 
+/** Returns what a file of the page's source exports, if it needs no browser. */
+async function sourceOf(name) {
+  const { outputFiles } = await build({ absWorkingDir: fileURLToPath(new URL("..", import.meta.url)), entryPoints: [`src/${name}`], bundle: true, format: "esm", write: false });
+  return import(`data:text/javascript;base64,${Buffer.from(outputFiles[0].contents).toString("base64")}`);
+}
+
 /** Those that wait longest come first. */
 const tests = {
+  async "a figure that rounds to zero has no sign"() {
+    const { outputFiles } = await build({ absWorkingDir: fileURLToPath(new URL("..", import.meta.url)), entryPoints: ["src/format.ts"], bundle: true, format: "esm", write: false });
+    const { count, fixed, signedPercent } = await import(`data:text/javascript;base64,${Buffer.from(outputFiles[0].contents).toString("base64")}`);
+    assert.deepEqual([-0.04, 0, -0.06].map((value) => fixed(value, 1)), ["0.0", "0.0", "−0.1"]);
+    assert.deepEqual([-0.0004, 0.0004, -0.109, 0.031].map(signedPercent), ["0.0 %", "0.0 %", "−10.9 %", "+3.1 %"]);
+    assert.deepEqual([-0.001, -1234.5].map(count), ["0", "−1,234.5"]);
+  },
+
   async "people pause, set modes and approve, and their name stays"() {
     const server = await serve(["--data-dir", join(folder, "changed"), "up", "--no-view", "--speed", "20", "--seed", "7"]);
     // What is recommended is replaced every five minutes: a page that knows of an earlier one asks for that.
@@ -432,6 +448,49 @@ const tests = {
     await close(page);
   },
 
+  async "the area of each GPU on the map is its power"() {
+    const { layoutOf } = await sourceOf("gpu-layout.ts");
+    for (const [count, each] of [[150, 1], [40, 8]]) {
+      const power = Array.from({ length: count * each }, (_, gpu) => 150 + ((gpu * 7919) % 500));
+      const nodes = Array.from({ length: count }, (_, node) => ({ node: `node-${node}`, gpus: [...Array(each).keys()], power_watts: power.slice(node * each, (node + 1) * each), workloads: Array(each).fill(1) }));
+      for (const width of [1226, 360]) {
+        const { boxes } = layoutOf({ now_ms: 0, gpus: count * each, nodes }, width);
+        const pixels = boxes.map(([, , wide, high], gpu) => (wide * high) / power[gpu]);
+        assert.ok(Math.max(...pixels) < 1.15 * Math.min(...pixels), `${count} nodes at ${width} px: ${Math.min(...pixels)} to ${Math.max(...pixels)} square pixels a watt`);
+      }
+    }
+  },
+
+  async "a layer over layers without figures reaches down to zero"() {
+    const { stack } = await sourceOf("stack.ts");
+    const layer = (...values) => ({ stacked: true, values });
+    assert.deepEqual(stack([layer(null, null, 1), layer(null, 2, 3), { values: [9, 9, 9] }, layer(null, null, 1)]), [[null, 0, 1], [null, 2, 4], [9, 9, 9], [null, 2, 5]]);
+  },
+
+  async "another page of a table begins in view"() {
+    const server = await archive();
+    const fleet = await (await fetch(`${server.url}api/v1/fleet?sort=name`)).json();
+    const names = Array.from({ length: 120 }, (_, number) => `team/train-${String(number).padStart(3, "0")}`);
+    const prepare = (page) =>
+      page.route("**/api/v1/fleet?*", (route) => {
+        const before = Number(new URL(route.request().url()).searchParams.get("cursor")?.split(":")[1] ?? 0);
+        const rows = names.slice(before, before + 50).map((workload) => ({ ...fleet.rows[0], workload }));
+        return route.fulfill({ json: { rows, total: 120, matching: 120, before, next: before + 50 < 120 ? `-:${before + 50}` : null } });
+      });
+    for (const width of [1280, 400]) {
+      const page = await open(server.url, { width, prepare });
+      await page.getByRole("link", { name: "Next 50" }).click();
+      await page.getByRole("link", { name: names[50] }).waitFor();
+      // The bar above the page hides nothing of it.
+      await page.waitForFunction((name) => {
+        const row = [...document.querySelectorAll("table.fleet tbody tr")].find((row) => row.textContent.includes(name));
+        const { top, left, bottom } = row.getBoundingClientRect();
+        return top >= 0 && bottom <= innerHeight && row.contains(document.elementFromPoint(left + 20, top + 5));
+      }, names[50]);
+      await close(page);
+    }
+  },
+
   async "close marks of a chart are one, in order of time, and open a list"() {
     const server = await archive();
     const power = await (await fetch(`${server.url}api/v1/power`)).json();
@@ -443,10 +502,13 @@ const tests = {
       const marks = await page.locator(".marks .mark").evaluateAll((marks) =>
         marks.map((mark) => {
           const { left, right } = mark.getBoundingClientRect();
-          return { left, right, count: Number(mark.querySelector("sub")?.textContent ?? 1) };
+          const [alike, count = alike] = (mark.querySelector("sub")?.textContent ?? "1").split(" of ").map(Number);
+          return { left, right, symbol: mark.querySelector("span").textContent, alike, count };
         }),
       );
       assert.equal(marks.reduce((sum, { count }) => sum + count, 0), within.length, "each is there once");
+      const reverts = marks.filter(({ symbol }) => symbol === "✗").reduce((sum, { alike }) => sum + alike, 0);
+      assert.equal(reverts, within.filter(({ kind }) => kind === "revert").length, "only reverts count as such");
       for (const [index, { left }] of marks.entries()) {
         assert.ok(index === 0 || left >= marks[index - 1].right, `${width}: mark ${index} is to the right of the one before: ${JSON.stringify(marks)}`);
       }
@@ -457,7 +519,7 @@ const tests = {
       const texts = await list.locator("a").allInnerTexts();
       const times = texts.map((text) => /\d\d:\d\d:\d\d/.exec(text)[0]);
       assert.deepEqual(times, times.toSorted());
-      assert.equal(String(times.length), await group.locator("sub").innerText());
+      assert.equal(String(times.length), (await group.locator("sub").innerText()).split(" of ").at(-1));
       assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `the list fits into ${width} px`);
       await isAccessible(page, `a list of marks at ${width}`);
       await page.mouse.move(0, 0);

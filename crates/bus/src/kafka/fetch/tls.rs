@@ -5,17 +5,17 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use eadt_files::pem;
 use rdkafka::config::ClientConfig as Properties;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_cert_signed_by_trust_anchor};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme, StreamOwned};
 
 use super::connection::{BrokerStream, ConnectionError, Result};
-use crate::kafka::security::read_file;
+use crate::kafka::security::FILE_BYTES;
 
 /// Properties of TLS that are followed here.
 const KNOWN: [&str; 5] = [
@@ -98,11 +98,8 @@ impl TlsFiles {
         };
         let Some((certificate, key)) = &self.certificate else { return Ok(builder.with_no_client_auth()) };
         let chain = read_certificates("ssl.certificate.location", certificate)?;
-        let failed = |error: &dyn std::fmt::Display| format!("reading ssl.key.location={}: {error}", key.display());
-        let pem = read_file(key).map_err(|error| failed(&error))?;
-        // The error would quote the key's lines.
-        let secret = PrivateKeyDer::from_pem_slice(&pem)
-            .map_err(|_| failed(&"it holds no PEM private key: its first line is -----BEGIN PRIVATE KEY-----"))?;
+        let failed = |error: io::Error| format!("reading ssl.key.location={}: {error}", key.display());
+        let secret = pem::read_private_key(key, FILE_BYTES).map_err(failed)?;
         let misfit = |error| format!("using ssl.certificate.location={}: {error}", certificate.display());
         builder.with_client_auth_cert(chain, secret).map_err(misfit)
     }
@@ -110,9 +107,7 @@ impl TlsFiles {
 
 /// Reads the certificates of a file.
 fn read_certificates(property: &str, file: &Path) -> std::result::Result<Vec<CertificateDer<'static>>, String> {
-    let failed = |error: &dyn std::fmt::Display| format!("reading {property}={}: {error}", file.display());
-    let pem = read_file(file).map_err(|error| failed(&error))?;
-    CertificateDer::pem_slice_iter(&pem).collect::<std::result::Result<_, _>>().map_err(|_| failed(&"it is no PEM"))
+    pem::read_certificates(file, FILE_BYTES).map_err(|error| format!("reading {property}={}: {error}", file.display()))
 }
 
 /// Believes every name of a certificate that an authority has signed, where that is asked for.
@@ -172,21 +167,23 @@ mod tests {
         let none = TlsFiles { authorities: None, certificate: None, checks_name: true };
         let zero = PathBuf::from("/dev/zero");
         std::fs::write(at("empty"), "").unwrap();
+        std::fs::write(at("chain"), "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
         let with = |certificate: &Path, key: &Path| TlsFiles {
             certificate: Some((certificate.to_owned(), key.to_owned())),
-            authorities: Some(at("empty")),
             ..none.clone()
         };
         let no_name = |files: TlsFiles| TlsFiles { checks_name: false, ..files };
         for error in [
             error(TlsFiles { authorities: Some(zero.clone()), ..none.clone() }),
             error(no_name(with(&zero, &zero))),
-            error(no_name(with(&at("empty"), &zero))),
+            error(no_name(with(&at("chain"), &zero))),
         ] {
-            assert!(error.contains("=/dev/zero: it has more than 1048576 bytes"), "{error}");
+            assert!(error.contains("=/dev/zero: it has more than 1 MiB"), "{error}");
         }
+        let nobody = error(TlsFiles { authorities: Some(at("empty")), ..none.clone() });
+        assert!(nobody.starts_with("reading ssl.ca.location=") && nobody.ends_with("it holds no PEM certificate"), "{nobody}");
         std::fs::write(at("key"), "-----BEGIN PRIVATE KEY-----hunter2-----END PRIVATE KEY-----").unwrap();
-        let error = error(no_name(with(&at("empty"), &at("key"))));
+        let error = error(no_name(with(&at("chain"), &at("key"))));
         assert!(error.contains("no PEM private key") && !error.contains("hunter2") && !error.contains("104, 117"), "{error}");
     }
 }

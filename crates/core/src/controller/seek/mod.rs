@@ -28,6 +28,7 @@ mod tests;
 
 use eadt_models::published::CapCurveDocument;
 use eadt_schemas::EventTime;
+use eadt_schemas::figures::format_signed_percent;
 use eadt_schemas::v1::{
     Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Layout, UpdateMode, Workload,
 };
@@ -371,10 +372,10 @@ impl SeekState {
                 draft =
                     draft.with_validation(if confirmed { ChangeValidation::Kept } else { ChangeValidation::Failed }, &change.id);
                 verdict = format!(
-                    "the last change took {:.3} J/sample instead of {:.3} ({:+.1} %) at {:.1} % of the throughput{}; ",
+                    "the last change took {:.3} J/sample instead of {:.3} ({}) at {:.1} % of the throughput{}; ",
                     here.joules_per_sample(),
                     before.joules_per_sample(),
-                    -100.0 * energy_gain,
+                    format_signed_percent(-energy_gain, 1),
                     100.0 * throughput,
                     objective.change_in_words(gain)
                 );

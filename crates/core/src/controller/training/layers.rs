@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use eadt_schemas::EventTime;
+use eadt_schemas::figures::format_signed_percent;
 use eadt_schemas::v1::{ControllerAction, EfficiencyWindow, Layout, Workload};
 use serde::{Deserialize, Serialize};
 
@@ -426,7 +427,7 @@ impl LayerFreezing {
             note_control(draft, control);
         }
         let cost = match excess {
-            Some(excess) => format!("validation loss is {:+.2} % from its trend", 100.0 * excess),
+            Some(excess) => format!("validation loss is {} from its trend", format_signed_percent(excess, 2)),
             None => "validation loss was not evaluated since".into(),
         };
         Ok(match control {

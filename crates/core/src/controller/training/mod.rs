@@ -20,6 +20,7 @@ mod tests;
 mod trend;
 
 use eadt_schemas::EventTime;
+use eadt_schemas::figures::format_signed_percent;
 use eadt_schemas::v1::{
     Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Layout, Precision, UpdateMode,
     Workload,
@@ -670,8 +671,8 @@ fn windows_needed(knob: JobKnob, to: &Layout, settings: &ControllerSettings) -> 
 fn explain(before: &Medians, after: &Medians, gain_ratio: f64, throughput_ratio: f64) -> String {
     match (after.joules_per_sample(), before.joules_per_sample()) {
         (Some(now), Some(then)) => format!(
-            "{now:.3} J/sample instead of {then:.3} ({:+.1} %) at {:.1} % of the throughput",
-            -100.0 * gain_ratio,
+            "{now:.3} J/sample instead of {then:.3} ({}) at {:.1} % of the throughput",
+            format_signed_percent(-gain_ratio, 1),
             100.0 * throughput_ratio
         ),
         _ => "no progress at all".into(),

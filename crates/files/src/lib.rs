@@ -1,6 +1,8 @@
 //! Files that somebody names: read whole, up to a bound. A device, a pipe without end or the wrong file is an error then, and
 //! does not fill the memory.
 
+pub mod pem;
+
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result};
 use std::path::Path;

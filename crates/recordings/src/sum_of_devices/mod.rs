@@ -1,0 +1,374 @@
+//! Devices whose readings are, row by row, the sum or the mean of those of other devices: beside these, they would count everything
+//! twice.
+
+mod changes;
+mod evidence;
+mod figures;
+mod followed;
+
+use std::collections::BTreeMap;
+
+use eadt_schemas::EventTime;
+use eadt_schemas::counts::list_first;
+
+use crate::checks::remove;
+use crate::options::AcceptedFinding;
+use crate::recording::{Recording, RecordingSource, SourceKind};
+use crate::series::NAMES_SHOWN;
+use crate::{ImportError, ImportOptions, ReadingField};
+
+use changes::{ChangeFit, may_be_fitted};
+use evidence::{SumForm, count_sums};
+use figures::DeviceFigure;
+use followed::find_followed_sum;
+
+/// Most readings of a sum outside the time of its parts: all begin and end in turn.
+const READINGS_OUTSIDE: usize = 2;
+/// Means of a sum and of its parts differ by no larger part, as rows may be absent.
+const DIFFERENCE_OF_MEANS: f64 = 0.01;
+/// By how many readings those of the parts may be later than those of their sum.
+const LAGS: [isize; 3] = [0, -1, 1];
+/// Fewest parts of a mean: that of two boards of one job is next to what either draws.
+const PARTS_OF_A_MEAN: usize = 3;
+/// Coefficients of the parts of a sum, and of the parts of a mean times their number.
+const COEFFICIENTS_OF_A_SUM: std::ops::RangeInclusive<f64> = 0.9..=1.15;
+
+const FIELDS: [ReadingField; 3] = [ReadingField::PowerWatts, ReadingField::PowerAverageWatts, ReadingField::EnergyJoulesTotal];
+
+/// A device that is made of others: its place among the figures, theirs, how, and in how many readings it is.
+#[derive(Debug)]
+struct DeviceSum {
+    sum: usize,
+    parts: Vec<usize>,
+    form: SumForm,
+    readings: usize,
+}
+
+/// The search for the sums among figures.
+struct SumSearch<'f> {
+    figures: &'f [DeviceFigure],
+    /// The rounding of all figures together.
+    rounding: f64,
+}
+
+impl SumSearch<'_> {
+    fn is_level(&self, sum: usize, mean: f64) -> bool {
+        (self.figures[sum].mean - mean).abs() <= DIFFERENCE_OF_MEANS * mean + self.rounding
+    }
+
+    fn try_parts(&self, sum: usize, parts: &[usize], form: SumForm) -> Option<DeviceSum> {
+        let of_parts: Vec<&DeviceFigure> = parts.iter().map(|part| &self.figures[*part]).collect();
+        let readings = count_sums(&self.figures[sum], &of_parts, form)?;
+        Some(DeviceSum { sum, parts: parts.to_vec(), form, readings })
+    }
+
+    fn try_lags(&self, sum: usize, parts: &[usize], form: SumForm) -> Option<DeviceSum> {
+        let ln_lags = |lag: isize| if lag == 0 { 0.0 } else { (LAGS.len() as f64).ln() };
+        let with_lag = |lag: isize| SumForm { lag, ln_choices: form.ln_choices + ln_lags(lag), ..form };
+        LAGS.into_iter().find_map(|lag| self.try_parts(sum, parts, with_lag(lag)))
+    }
+
+    /// Tries all other devices, as parts of a sum and of a mean.
+    fn try_all(&self, sum: usize, whole: f64) -> Option<DeviceSum> {
+        let count = self.figures.len() - 1;
+        let mean_of_others = whole - self.figures[sum].mean;
+        let (is_sum, is_mean) =
+            (self.is_level(sum, mean_of_others), count >= PARTS_OF_A_MEAN && self.is_level(sum, mean_of_others / count as f64));
+        if !is_sum && !is_mean {
+            return None;
+        }
+        let others: Vec<usize> = (0..self.figures.len()).filter(|other| *other != sum).collect();
+        let ln_choices = (self.figures.len() as f64).ln();
+        let form = |divisor: f64| SumForm { lag: 0, divisor, has_all: true, ln_choices };
+        let as_sum = if is_sum { self.try_lags(sum, &others, form(1.0)) } else { None };
+        as_sum.or_else(|| if is_mean { self.try_lags(sum, &others, form(count as f64)) } else { None })
+    }
+
+    /// Tries the devices beside, the nearest first, as far as their means add up.
+    fn try_beside(&self, sum: usize, beside: impl Iterator<Item = usize>) -> Option<DeviceSum> {
+        let count = self.figures.len() as f64;
+        let form = SumForm { lag: 0, divisor: 1.0, has_all: false, ln_choices: (2.0 * count * count).ln() };
+        let (mut parts, mut mean) = (Vec::new(), 0.0);
+        for part in beside {
+            parts.push(part);
+            mean += self.figures[part].mean;
+            if parts.len() > 1
+                && self.is_level(sum, mean)
+                && let Some(found) = self.try_lags(sum, &parts, form)
+            {
+                return Some(found);
+            }
+            // More of them are more still.
+            if mean * (1.0 - DIFFERENCE_OF_MEANS) > self.figures[sum].mean + self.rounding {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Tries the devices whose changes a device follows.
+    fn try_followed(&self, sum: usize) -> Option<DeviceSum> {
+        let count = self.figures.len();
+        if !may_be_fitted(self.figures, sum) {
+            return None;
+        }
+        let others: Vec<usize> = (0..count).filter(|other| *other != sum).collect();
+        let figures: Vec<&DeviceFigure> = others.iter().map(|other| &self.figures[*other]).collect();
+        let ln_choices = (count as f64).ln() + count as f64 * std::f64::consts::LN_2;
+        LAGS.into_iter().find_map(|lag| {
+            let found = ChangeFit::of(&self.figures[sum], &figures, lag)?.followed()?;
+            let parts: Vec<usize> = found.parts.iter().map(|part| others[*part]).collect();
+            let (number, mean) = (parts.len() as f64, parts.iter().map(|part| self.figures[*part].mean).sum::<f64>());
+            let is_sum = COEFFICIENTS_OF_A_SUM.contains(&found.coefficient) && self.is_level(sum, mean);
+            let is_mean = parts.len() >= PARTS_OF_A_MEAN
+                && COEFFICIENTS_OF_A_SUM.contains(&(found.coefficient * number))
+                && self.is_level(sum, mean / number);
+            let form = |divisor: f64| SumForm { lag, divisor, has_all: false, ln_choices };
+            let as_sum = if is_sum { self.try_parts(sum, &parts, form(1.0)) } else { None };
+            as_sum.or_else(|| if is_mean { self.try_parts(sum, &parts, form(number)) } else { None })
+        })
+    }
+}
+
+/// Finds a device that is the sum or the mean of all others, of those directly before or behind it, or of those that it follows.
+fn find_sum(figures: &[DeviceFigure]) -> Option<DeviceSum> {
+    let search = SumSearch { figures, rounding: figures.iter().map(|figure| figure.rounding).sum() };
+    let whole: f64 = figures.iter().map(|figure| figure.mean).sum();
+    (0..figures.len()).find_map(|sum| {
+        let beside = || search.try_beside(sum, (0..sum).rev()).or_else(|| search.try_beside(sum, sum + 1..figures.len()));
+        search.try_all(sum, whole).or_else(beside).or_else(|| search.try_followed(sum))
+    })
+}
+
+fn leave_out(source: &mut RecordingSource) {
+    for reading in &mut source.readings {
+        for field in FIELDS {
+            remove(reading, field);
+        }
+    }
+    source.readings.retain(|reading| !reading.values.is_empty() || reading.mark.is_some());
+}
+
+/// Leaves the power and the energy of devices out that are the sum or the mean of others, with a note. Returns an error if one follows
+/// the sum of others with a loss: it may be their total. Readings must be in order of time.
+pub(crate) fn settle_sums(
+    recording: &mut Recording,
+    sources: &mut [RecordingSource],
+    options: &ImportOptions,
+) -> Result<(), ImportError> {
+    if options.accept.contains(&AcceptedFinding::Sums) {
+        return Ok(());
+    }
+    for field in FIELDS {
+        let mut figures: Vec<DeviceFigure> = sources
+            .iter()
+            .enumerate()
+            .filter(|(_, source)| matches!(source.kind, SourceKind::Device(_)))
+            .filter_map(|(place, source)| DeviceFigure::of(place, source, field))
+            .collect();
+        while let Some(found) = find_sum(&figures) {
+            let is_left_out = is_beside_its_parts(&figures, &found);
+            recording.add_note(describe_sum(&found, &figures, sources, field, is_left_out));
+            if is_left_out {
+                leave_out(&mut sources[figures[found.sum].source]);
+            }
+            figures.remove(found.sum);
+        }
+        refuse_followed_sum(recording, sources, &figures, field)?;
+    }
+    Ok(())
+}
+
+fn describe_sum(
+    found: &DeviceSum,
+    figures: &[DeviceFigure],
+    sources: &[RecordingSource],
+    field: ReadingField,
+    is_left_out: bool,
+) -> String {
+    let names = name_devices(sources, figures);
+    let of = |place: &usize| names.get(place).map_or("", String::as_str);
+    let parts: Vec<&str> = found.parts.iter().map(of).collect();
+    let what = if found.form.divisor > 1.0 { "mean" } else { "sum" };
+    let when = match found.form.lag {
+        ..0 => ", one reading later,",
+        0 => "",
+        1.. => ", one reading earlier,",
+    };
+    let result = match (is_left_out, what) {
+        (true, "sum") => "it is left out, or these would count twice",
+        (true, _) => "it is left out, as it is no device of its own",
+        (false, _) => "as its record is longer than theirs, all count, and these twice: leave out what is not to count",
+    };
+    format!(
+        "{}: {} is the {what} of that of {}{when} in {} of {} rows: {result}",
+        of(&found.sum),
+        field.name(),
+        list_first(&parts, NAMES_SHOWN),
+        found.readings,
+        figures[found.sum].values.len()
+    )
+}
+
+/// Returns an error if a device follows the sum of others, with the losses and the offset of another meter.
+fn refuse_followed_sum(
+    recording: &Recording,
+    sources: &[RecordingSource],
+    figures: &[DeviceFigure],
+    field: ReadingField,
+) -> Result<(), ImportError> {
+    let Some(found) = find_followed_sum(figures) else { return Ok(()) };
+    let names = name_devices(sources, figures);
+    let of = |place: &usize| names.get(place).map_or("", String::as_str);
+    let parts: Vec<&str> = found.parts.iter().map(of).collect();
+    let Some(first) = sources[figures[found.sum].source].readings.first() else { return Ok(()) };
+    let unit = if field == ReadingField::EnergyJoulesTotal { "J a row" } else { "W" };
+    let problem = format!(
+        "{}: {} follows the sum of that of {} (× {:.2} {} {:.0} {unit}), as a meter of all of them does",
+        of(&found.sum),
+        field.name(),
+        list_first(&parts, NAMES_SHOWN),
+        found.factor,
+        if found.offset < 0.0 { "-" } else { "+" },
+        found.offset.abs()
+    );
+    let accept = AcceptedFinding::Sums.name();
+    let remedy = format!(
+        "if it is their total, leave either it or them out, or these would count twice; if it is a device of its own, use --accept \
+         {accept}"
+    );
+    Err(recording.error(first.file as usize, u64::from(first.line), problem, remedy))
+}
+
+/// Returns whether a sum was recorded in the time of its parts only: elsewhere it is all that is known.
+fn is_beside_its_parts(figures: &[DeviceFigure], found: &DeviceSum) -> bool {
+    let ends = |part: &usize| Some((figures[*part].values.first()?.0, figures[*part].values.last()?.0));
+    let ends: Vec<(EventTime, EventTime)> = found.parts.iter().filter_map(ends).collect();
+    let is_outside = |(time, _): &&(EventTime, f64)| ends.iter().any(|(first, last)| !(first..=last).contains(&time));
+    figures[found.sum].values.iter().filter(is_outside).count() <= READINGS_OUTSIDE
+}
+
+/// Returns the name of the device of each figure, by the place of the figure.
+fn name_devices(sources: &[RecordingSource], figures: &[DeviceFigure]) -> BTreeMap<usize, String> {
+    let name = |(place, figure): (usize, &DeviceFigure)| match &sources[figure.source].kind {
+        SourceKind::Device(device) => Some((place, device.name.clone())),
+        SourceKind::Job { .. } => None,
+    };
+    figures.iter().enumerate().filter_map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROWS: u32 = 121;
+
+    fn figure(source: usize, values: &[f64]) -> DeviceFigure {
+        let known = values.iter().enumerate().map(|(row, value)| (EventTime::from_seconds(1.7e9 + row as f64), *value));
+        DeviceFigure::from_readings(source, known.collect(), false).unwrap()
+    }
+
+    /// A board of a job, whose level all boards share, with a noise of its own in tenths of a watt.
+    fn board(own: u32, level: f64, noise: f64) -> Vec<f64> {
+        let own_noise = |row: u32| f64::from((row * (7 * own + 13) + row * row * (own + 3)) % 31);
+        let watts = |row: u32| level * (1.0 + f64::from(row / 10 % 2)) + noise * own_noise(row);
+        (0..ROWS).map(|row| (watts(row) * 10.0).round() / 10.0).collect()
+    }
+
+    fn combine(boards: &[&Vec<f64>], change: impl Fn(f64) -> f64) -> Vec<f64> {
+        let sum = |row: usize| boards.iter().map(|board| board[row]).sum::<f64>();
+        (0..boards[0].len()).map(|row| change(sum(row))).collect()
+    }
+
+    fn figures(columns: &[&Vec<f64>]) -> Vec<DeviceFigure> {
+        columns.iter().enumerate().map(|(place, values)| figure(place, values)).collect()
+    }
+
+    #[test]
+    fn a_device_is_the_sum_of_others_if_its_readings_are_row_by_row() {
+        let rows = |value: fn(f64) -> f64| -> Vec<f64> { (0..20).map(|row| value(f64::from(row))).collect() };
+        let (a, b) = (rows(|row| 200.0 + 7.0 * row), rows(|row| 300.0 - 11.0 * (row % 5.0)));
+        let sum = combine(&[&a, &b], |sum| sum);
+        let idle = rows(|_| 50.0);
+        let twice = rows(|_| 100.0);
+        let scaled = combine(&[&sum], |sum| sum * 1.02);
+        let with_idle = combine(&[&sum], |sum| sum + 50.0);
+        let mut later = sum.clone();
+        later.rotate_right(1);
+        let mut seldom = sum.clone();
+        for row in 0..4 {
+            seldom[row * 5] += 30.0;
+        }
+        for (what, columns, found) in [
+            ("last", vec![&a, &b, &sum], Some((2, vec![0, 1], 0))),
+            ("first", vec![&sum, &a, &b], Some((0, vec![1, 2], 0))),
+            ("beside another", vec![&idle, &a, &b, &sum], Some((3, vec![2, 1], 0))),
+            ("of all", vec![&a, &with_idle, &b, &idle], Some((1, vec![0, 2, 3], 0))),
+            ("a reading later", vec![&a, &b, &later], Some((2, vec![0, 1], -1))),
+            ("with the losses of a supply", vec![&a, &b, &scaled], None),
+            ("idle boards", vec![&idle, &idle, &twice], None),
+            ("of one", vec![&a, &a], None),
+            ("not in all rows", vec![&a, &b, &seldom], None),
+        ] {
+            let found_sum = find_sum(&figures(&columns)).map(|found| (found.sum, found.parts, found.form.lag));
+            assert_eq!(found_sum, found, "{what}");
+        }
+    }
+
+    #[test]
+    fn sums_of_some_boards_and_means_are_found() {
+        let boards: Vec<Vec<f64>> = (0..4).map(|own| board(own, 300.0 + 10.0 * f64::from(own), 1.0)).collect();
+        let [a, b, c, d] = boards.as_slice() else { panic!("four boards") };
+        let mean = combine(&[a, b, c, d], |sum| (sum * 2.5).round() / 10.0);
+        let phase = |modulus: u32, least: u32| -> Vec<f64> { (0..ROWS).map(|row| f64::from(least + row % modulus)).collect() };
+        let (l1, l2, l3) = (phase(7, 300), phase(5, 280), phase(3, 270));
+        let coarse = combine(&[a, b, c, d], |sum| (sum / 100.0).round() * 100.0);
+        for (what, columns, found) in [
+            ("every second", vec![a, b, c, d, &combine(&[a, c], |sum| sum)], (4, vec![0, 2], 1.0)),
+            ("the mean", vec![a, b, c, d, &mean], (4, vec![0, 1, 2, 3], 4.0)),
+            ("phases in whole watts", vec![&l1, &l2, &l3, &combine(&[&l1, &l2, &l3], |sum| sum)], (3, vec![0, 1, 2], 1.0)),
+        ] {
+            let sum = find_sum(&figures(&columns)).map(|found| (found.sum, found.parts, found.form.divisor));
+            assert_eq!(sum, Some(found), "{what}");
+        }
+        // With a noise of 30 W beside steps of 100 W, one part more or less makes no difference.
+        assert!(find_sum(&figures(&[a, b, c, d, &coarse])).is_none());
+    }
+
+    #[test]
+    fn boards_of_one_job_are_no_sums_of_each_other() {
+        for noise in [0.0, 0.1, 0.5, 2.0] {
+            let boards: Vec<Vec<f64>> = (0..8).map(|own| board(own, 200.0, noise)).collect();
+            let of_one: Vec<&Vec<f64>> = boards.iter().collect();
+            let double = board(9, 400.0, noise);
+            let half = board(10, 100.0, noise);
+            let whole_watts = |values: &Vec<f64>| -> Vec<f64> { values.iter().map(|value| value.round()).collect() };
+            let rounded: Vec<Vec<f64>> = of_one.iter().map(|board| whole_watts(board)).collect();
+            let [first, second, ..] = of_one.as_slice() else { panic!("eight boards") };
+            for (what, columns) in [
+                ("eight boards", of_one.clone()),
+                ("one that draws twice as much", vec![*first, &double, *second]),
+                ("one that draws half as much", vec![*first, &half, *second, &double]),
+                ("in whole watts", rounded.iter().collect()),
+            ] {
+                let figures = figures(&columns);
+                let sum = find_sum(&figures).map(|found| (found.sum, found.parts));
+                assert_eq!(sum, None, "{what}, noise {noise}");
+                assert_eq!(find_followed_sum(&figures), None, "{what}, noise {noise}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_meter_of_all_boards_is_known_by_their_noise() {
+        let boards: Vec<Vec<f64>> = (0..4).map(|own| board(own, 200.0, 1.0)).collect();
+        let [a, b, c, d] = boards.as_slice() else { panic!("four boards") };
+        let with_losses = combine(&[a, b, c, d], |sum| (sum * 10.4).round() / 10.0 + 37.0);
+        let found = find_followed_sum(&figures(&[a, b, &with_losses, c, d])).unwrap();
+        assert_eq!((found.sum, found.parts.as_slice()), (2, &[0, 1, 3, 4][..]));
+        assert!((found.factor - 1.04).abs() < 0.001 && (found.offset - 37.0).abs() < 1.0, "{found:?}");
+        // A board of the same job that draws as much as all of them has another noise.
+        let other = board(5, 832.0, 1.0);
+        assert_eq!(find_followed_sum(&figures(&[a, b, &other, c, d])), None);
+    }
+}

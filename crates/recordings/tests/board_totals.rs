@@ -1,0 +1,171 @@
+//! Boards beside their total, their mean or their twin, and boards without an id in turn: energy counts once, or the import stops.
+
+use eadt_recordings::{AcceptedFinding, ImportOptions, ImportedRecording, RecordingFormat, SameTimeRule};
+use eadt_schemas::v1::GpuTelemetry;
+
+use crate::support::{maps, near, read_texts, telemetry};
+
+const ROWS: u32 = 121;
+
+/// Joules of all devices, the trapezoid over power.
+fn joules(imported: &ImportedRecording) -> f64 {
+    let rows = telemetry(imported);
+    let mut devices: Vec<&str> = rows.iter().map(|row| row.device.as_str()).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    let step = |pair: &[&GpuTelemetry]| {
+        let watts = pair[0].power_watts.zip(pair[1].power_watts).map_or(0.0, |(a, b)| f64::midpoint(a, b));
+        watts * pair[1].time.seconds_since(pair[0].time)
+    };
+    let of_device = |device: &&str| {
+        let own: Vec<&GpuTelemetry> = rows.iter().filter(|row| row.device == *device).collect();
+        own.windows(2).map(step).sum::<f64>()
+    };
+    devices.iter().map(of_device).sum()
+}
+
+fn clock(milliseconds: u32) -> String {
+    let seconds = milliseconds / 1000;
+    format!("2025-02-03T10:{:02}:{:02}.{:03}Z", seconds / 60, seconds % 60, milliseconds % 1000)
+}
+
+/// Power of a board of a job, in watts: phases that all boards have, and a noise of its own.
+fn board(own: u32, row: u32) -> f64 {
+    let noise = (row * (7 * own + 13) + row * row * (own + 3)) % 31;
+    200.0 + 10.0 * f64::from(own) + 150.0 * f64::from(row / 10 % 2) + f64::from(noise)
+}
+
+/// A table with a column for each of four boards, and one of another figure.
+fn wide(figure: impl Fn(u32) -> String) -> String {
+    let row = |row: u32| {
+        let boards: Vec<String> = (0..4).map(|own| format!("{:.1}", board(own, row))).collect();
+        format!("{},{},{}\n", clock(1000 * row), boards.join(","), figure(row))
+    };
+    format!("time,p_a,p_b,p_c,p_d,p_e\n{}", (0..ROWS).map(row).collect::<String>())
+}
+
+fn sum(parts: &[u32], row: u32) -> f64 {
+    parts.iter().map(|own| board(*own, row)).sum()
+}
+
+fn import(text: &str, options: &ImportOptions) -> Result<ImportedRecording, String> {
+    read_texts(RecordingFormat::Csv, &[("t.csv", text)], options)
+}
+
+fn has_note(imported: &ImportedRecording, part: &str) -> bool {
+    imported.report.notes.iter().any(|note| note.contains(part))
+}
+
+const ALL: [u32; 4] = [0, 1, 2, 3];
+
+/// What it is, the column beside those of four boards, and the note of it.
+type Totals<'a> = (&'a str, &'a dyn Fn(u32) -> String, &'a str);
+
+#[test]
+fn totals_beside_their_boards_count_once() {
+    let power = maps(&["power_watts=p_{x}:W"]);
+    let boards = import(&wide(|_| String::new()), &power).unwrap();
+    let alone = joules(&boards);
+    let cases: [Totals<'_>; 4] = [
+        ("one row late", &|row| format!("{:.1}", sum(&ALL, row.saturating_sub(1))), ":d, one reading later, in 120 of 121 rows"),
+        ("every second board", &|row| format!("{:.1}", sum(&[0, 2], row)), "is the sum of that of"),
+        ("the mean", &|row| format!("{:.2}", sum(&ALL, row) / 4.0), "is the mean of that of"),
+        ("in tenths of a kilowatt", &|row| format!("{:.0}00", sum(&ALL, 7 * row % ROWS) / 100.0), ""),
+    ];
+    for (what, figure, note) in cases {
+        let imported = import(&wide(figure), &power).unwrap();
+        let is_total = !note.is_empty();
+        assert_eq!(has_note(&imported, "it is left out"), is_total, "{what}: {:?}", imported.report.notes);
+        assert!(has_note(&imported, note) || !is_total, "{what}: {:?}", imported.report.notes);
+        assert_eq!((joules(&imported) - alone).abs() < 1e-6 * alone, is_total, "{what}");
+    }
+    // Rows of devices whose times differ by milliseconds.
+    let row = |row: u32| {
+        let boards = ALL.map(|own| format!("{},b{own},{:.1}\n", clock(1000 * row + 13 * own), board(own, row)));
+        format!("{}{},rest,{:.1}\n", boards.concat(), clock(1000 * row + 60), sum(&ALL, row))
+    };
+    let long = format!("time,dev,w\n{}", (0..ROWS).map(row).collect::<String>());
+    let imported = import(&long, &maps(&["device=dev", "power_watts=w:W"])).unwrap();
+    near(joules(&imported), alone, "one after the other");
+}
+
+#[test]
+fn a_meter_with_losses_beside_its_boards_stops_the_import() {
+    let text = wide(|row| format!("{:.1}", 1.04 * sum(&ALL, row) + 37.0));
+    let power = maps(&["power_watts=p_{x}:W"]);
+    let error = import(&text, &power).map(|imported| joules(&imported)).unwrap_err();
+    assert!(error.contains(":e: power_watts follows the sum of that of") && error.contains("(× 1.04 + 37 W)"), "{error}");
+    let meant = ImportOptions { accept: vec![AcceptedFinding::Sums], ..power };
+    assert_eq!(import(&text, &meant).unwrap().report.boards.len(), 5);
+}
+
+#[test]
+fn boards_of_one_job_and_idle_boards_all_count() {
+    let power = maps(&["power_watts=p_{x}:W"]);
+    let cases: [Totals<'_>; 3] = [
+        ("one that draws what two others do", &|row| format!("{:.1}", 2.0 * board(5, row) - 100.0), ""),
+        ("one that idles", &|_| "55".to_owned(), ""),
+        ("one that draws as much", &|row| format!("{:.1}", board(1, row + 40)), ""),
+    ];
+    for (what, figure, _) in cases {
+        let imported = import(&wide(figure), &power).unwrap();
+        assert_eq!(imported.report.boards.len(), 5, "{what}");
+        assert!(imported.report.notes.is_empty(), "{what}: {:?}", imported.report.notes);
+    }
+}
+
+#[test]
+fn boards_of_one_table_with_the_same_readings_are_noted() {
+    let note = "has the same readings of power as";
+    let power = maps(&["device=gpu", "power_watts=w:W"]);
+    let rows = |boards: u32, watts: &dyn Fn(u32, u32) -> f64| -> String {
+        let row = |row: u32| {
+            (0..boards).map(|own| format!("{},{own},{:.1}\n", clock(1000 * row), watts(own, row))).collect::<Vec<_>>().concat()
+        };
+        format!("time,gpu,w\n{}", (0..ROWS).map(row).collect::<String>())
+    };
+    let twins = import(&rows(2, &|_, row| board(0, row)), &power).unwrap();
+    assert!(has_note(&twins, note) && has_note(&twins, "in 121 rows"), "{:?}", twins.report.notes);
+    assert_eq!(twins.report.boards.len(), 2);
+    for (what, text) in [
+        ("other boards", rows(2, &board)),
+        ("idle boards", rows(8, &|_, _| 55.0)),
+        ("square waves", rows(8, &|_, row| [100.0, 300.0][(row / 4 % 2) as usize])),
+    ] {
+        let imported = import(&text, &power).unwrap();
+        assert!(!has_note(&imported, note), "{what}: {:?}", imported.report.notes);
+    }
+}
+
+#[test]
+fn two_boards_without_an_id_in_turn_are_no_board_of_their_mean() {
+    let power = |same_time| ImportOptions { same_time, ..maps(&["power_watts=w:W"]) };
+    let table = |offset: u32, watts: &dyn Fn(u32, u32) -> f64| -> String {
+        let row = |row: u32| [0, 1].map(|own| format!("{},{:.1}\n", clock(1000 * row + offset * own), watts(own, row))).concat();
+        format!("time,w\n{}", (0..ROWS).map(row).collect::<String>())
+    };
+    let wave = |row: u32, rows: f64| 300.0 + 80.0 * (f64::from(row) / rows * std::f64::consts::TAU).sin();
+    for (what, text) in [
+        ("every half second", table(500, &|own, row| [300.0, 100.0][own as usize] + f64::from(row * 37 % 13))),
+        ("0.4 s and 0.6 s apart", table(400, &|own, row| wave(row, [13.0, 14.0][own as usize]))),
+    ] {
+        let error = import(&text, &power(None)).map(|imported| joules(&imported)).unwrap_err();
+        assert!(error.contains("t.csv:3: rows without the id of a board take turns between 2 boards"), "{what}: {error}");
+        assert_eq!(import(&text, &power(Some(SameTimeRule::Boards))).unwrap().report.boards.len(), 2, "{what}");
+        assert_eq!(import(&text, &power(Some(SameTimeRule::Mean))).unwrap().report.boards.len(), 1, "{what}");
+    }
+    // Something else may take turns, as a column shows that is not used.
+    let text = table(500, &|own, row| [300.0, 100.0][own as usize] + f64::from(row * 37 % 13));
+    let lines = text
+        .lines()
+        .enumerate()
+        .map(|(at, line)| format!("{line},{}\n", if at == 0 { "it".to_owned() } else { (at % 2).to_string() }));
+    let noted = import(&lines.collect::<Vec<_>>().concat(), &power(None)).unwrap().report;
+    assert!(
+        noted.boards.len() == 1 && noted.notes.iter().any(|note| note.contains("may be those of 2 boards")),
+        "{:?}",
+        noted.notes
+    );
+    let phases = table(500, &|own, row| [300.0, 100.0][((row + own / 2) % 2) as usize]);
+    assert_eq!(import(&phases, &power(None)).unwrap().report.boards.len(), 1, "phases of two rows");
+}
