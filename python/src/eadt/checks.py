@@ -15,7 +15,26 @@ import torch
 from torch import nn
 
 from .blocks import is_called, tied_embeddings, unwrapped
-from .forward import Hook, View, edges_of, in_backward, inert, is_compiled, walk, when_compiling
+from .forward import (
+    FOREIGN,
+    INPUT,
+    Hook,
+    MadeLeaves,
+    OwnWeights,
+    View,
+    edges_of,
+    in_backward,
+    inert,
+    is_closed,
+    is_compiled,
+    leaves_of,
+    walk,
+    when_compiling,
+)
+
+UNSEEN: Final = "weights lead to the blocks that did not in the step before the freeze, and would not train in such a step"
+LONG: Final = "too much is computed in front of the blocks to look in each step whether something else wants its gradients"
+OPEN: Final = "gradients are wanted of what the compiled code with the first block is given, and would end in front of the blocks"
 
 #: Types by which the bits of numbers are added up, by their bytes.
 BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -36,6 +55,8 @@ class Trace:
     def __init__(self) -> None:
         #: Whether the first block was called where gradients are wanted, with the inputs detached, and whether since ``begin``.
         self.has_begun = self._is_begun_now = False
+        #: Why gradients are not cut off in compiled code.
+        self.opened: str | None = None
         self._before: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._behind: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
@@ -69,29 +90,35 @@ class Boundary:
     """Hook that detaches the inputs of the first block, but for those that later blocks take as well: these lead to their gradients.
 
     Where no pass showed how blocks are called, it is the first input of which a gradient is wanted: the others may go to each block.
+    Each pass is looked at: nothing is detached if anything else wants a gradient by these inputs than the weights in front of the blocks
+    that the freeze stops, whose gradients are removed.
     """
 
-    def __init__(self, view: View | None, trace: Trace) -> None:
+    def __init__(self, model: nn.Module, view: View | None, trace: Trace) -> None:
         self.trace = trace
         self._shared: frozenset[int | str] = frozenset() if view is None else view.shared_inputs
         self._is_first_only = view is None
+        self._own, self._made = OwnWeights(model), MadeLeaves(model)
+        #: Those of the model, besides the one that this is.
+        self.hooks = self._made.hooks
+        self._tied = tied_embeddings(unwrapped(model))
+        #: Weights in front of the blocks that may be cut off; ``None``: all of the model, until a check has seen which there are.
+        self._stopped: set[int] | None = None if view is None else self._tied | set(view.front)
+        self._met: set[int] = set()
+        #: Why the inputs were not detached in a pass, and which weights of the model these were.
+        self._opened: str | None = None
+        self.unseen: dict[int, nn.Parameter] = {}
         #: Whether gradients reach what is in front of the blocks by another way, while that is watched.
         self.is_passed = False
         #: Weights that were found in front of the blocks, while that is watched.
         self.front: dict[int, nn.Parameter] = {}
         self._watched: frozenset[int] | None = None
-        self._note = when_compiling(trace.on_block)
+        self._note = when_compiling(self._on_compiling)
 
     def __call__(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         # Some loops train a model in the mode of evaluation.
-        if torch.compiler.is_compiling():
-            if torch.is_grad_enabled():
-                self._note()
-        elif self._watched is not None and torch.is_grad_enabled() and not in_backward():
-            self.trace.on_block()
-            with contextlib.suppress(Exception):
-                given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
-                self._watch([value for place, value in given if self._is_cut(place, value)])
+        if torch.is_grad_enabled() and not (self._note() if torch.compiler.is_compiling() else self._may_cut(args, kwargs)):
+            return args, kwargs
         is_cut = False
         positional: list[Any] = []
         for place, value in enumerate(args):
@@ -108,6 +135,11 @@ class Boundary:
     def __reduce__(self) -> tuple[Any, ...]:
         return inert()
 
+    @property
+    def opened(self) -> str | None:
+        """Why gradients were not cut off in a pass; ``None``: they always were."""
+        return self._opened or self.trace.opened
+
     def watch(self, weights: frozenset[int]) -> None:
         """Has the next passes looked at; ``weights``: identities of those of the model."""
         self._watched = weights
@@ -116,12 +148,68 @@ class Boundary:
     def end_watch(self) -> None:
         self._watched = None
 
+    def settle(self) -> None:
+        """Has only those weights cut off from now on that were in front of the blocks until now."""
+        if self._stopped is None:
+            self._stopped = self._tied | self._met
+
     def _is_cut(self, place: int | str, value: Any) -> bool:
         return isinstance(value, torch.Tensor) and value.requires_grad and place not in self._shared
 
+    def _on_compiling(self) -> bool:
+        self.trace.on_block()
+        try:
+            may_cut = is_closed(self._own)
+        except Exception:
+            may_cut = False
+        if not may_cut:
+            self.trace.opened = OPEN
+        return may_cut
+
+    def _may_cut(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Returns whether this pass is one whose inputs may be detached, and looks at it while that is wanted."""
+        given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+        inputs = [value for place, value in given if self._is_cut(place, value)]
+        if self._is_first_only:
+            del inputs[1:]
+        is_watched = self._watched is not None and not in_backward()
+        if is_watched:
+            self.trace.on_block()
+        # What goes wrong here must not reach training.
+        try:
+            opened = self._refusal_of(leaves_of(inputs)) if inputs else None
+        except Exception as error:
+            opened = f"it cannot be seen what is in front of the blocks: {error}"
+        if opened is not None:
+            self._opened = self._opened or opened
+        elif is_watched:
+            with contextlib.suppress(Exception):
+                self._watch(inputs)
+        return opened is None
+
+    def _refusal_of(self, leaves: list[torch.Tensor] | None) -> str | None:
+        """Returns why what leads to these leaves is not detached; ``None``: it is."""
+        if leaves is None:
+            return LONG
+        stopped = self._stopped
+        for leaf in leaves:
+            if stopped is not None and id(leaf) in stopped:
+                continue
+            if not isinstance(leaf, nn.Parameter):
+                if not self._made.has(leaf):
+                    return INPUT
+            elif not self._own.has(leaf):
+                return FOREIGN
+            elif stopped is None:
+                self._met.add(id(leaf))
+            else:
+                self.unseen[id(leaf)] = leaf
+                return UNSEEN
+        return None
+
     def _watch(self, inputs: list[torch.Tensor]) -> None:
         """Looks at the graph in front of the blocks: no gradient may come to its nodes, but for weights that are used elsewhere, too."""
-        found = walk(edges_of(inputs[:1] if self._is_first_only else inputs), (), self._watched or ())
+        found = walk(edges_of(inputs), (), self._watched or ())
         self.front.update(found.weights)
         for node in found.nodes:
             if not _is_of_weight(node):
@@ -130,6 +218,24 @@ class Boundary:
     def _on_gradient(self, gradients: Any) -> None:
         if any(gradient is not None for gradient in gradients):
             self.is_passed = True
+
+
+class CompiledCall:
+    """Stands before the call of a block that was compiled in place: a hook would be compiled with it, and not look at each pass."""
+
+    def __init__(self, block: nn.Module, boundary: Boundary) -> None:
+        self._block, self._boundary, self._call = block, boundary, block._compiled_call_impl
+        block._compiled_call_impl = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = self._boundary(self._block, args, kwargs)
+        assert self._call is not None
+        return self._call(*args, **kwargs)
+
+    def remove(self) -> None:
+        """Gives the block its own call back, unless somebody compiled it anew meanwhile."""
+        if self._block._compiled_call_impl is self:
+            self._block._compiled_call_impl = self._call
 
 
 def _is_of_weight(node: Any) -> bool:

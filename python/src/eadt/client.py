@@ -154,6 +154,8 @@ class Client:
         self.demand: Callable[[], None] | None = None
         #: Called at the end of the interpreter if nobody closed the client: the fields of its last event.
         self.ending: Callable[[], dict[str, Any]] | None = None
+        #: The fields of the last event of a job that was collected, until the thread sends it.
+        self._left: dict[str, Any] | None = None
         #: Fields that no event has, and that were logged.
         self._unknown_fields: set[str] = set()
         #: Fields whose values did not fit, and that were logged.
@@ -309,13 +311,26 @@ class Client:
         self._wake.set()
         return None if self._thread is threading.current_thread() else self._thread
 
+    def is_open(self) -> bool:
+        """Returns whether a thread reports, in this process, and nobody closed it."""
+        return self._is_running and not self._closing and self._pid == os.getpid()
+
+    def leave(self, fields: dict[str, Any]) -> None:
+        """Has the thread send what is left, with ``fields`` as the last event, and end, within ``interval_seconds``. Takes no lock."""
+        self._left = fields
+
+    def _take_left(self) -> None:
+        left, self._left = self._left, None
+        if left is not None:
+            self.begin_close(left)
+
     def begin_exit(self) -> threading.Thread | None:
         """Begins to close a client that reports and that nobody closed. Returns its thread, or ``None`` if nothing is left to send."""
-        if not self._is_running or self._closing or self._pid != os.getpid():
+        if not self.is_open():
             return None
-        fields: dict[str, Any] = {}
+        fields, self._left = self._left or {}, None
         try:
-            fields = self.ending() if self.ending is not None else {}
+            fields = fields or (self.ending() if self.ending is not None else {})
         except Exception as error:
             self.note_failure(error)
         return self.begin_close(fields)
@@ -364,6 +379,7 @@ class Client:
         while True:
             self._wake.wait(max(self.interval_seconds, backoff))
             self._wake.clear()
+            self._take_left()
             closing = self._closing
             while self._predecessors:
                 self._predecessors.popleft().join(CLOSE_SECONDS)

@@ -16,6 +16,9 @@ from .events import event_precision, nearest
 MAX_CHARACTERS = 1 << 20
 #: What a directive asks for.
 ASKED = ("precision", "frozen_prefix_layers", "checkpoint_now")
+#: By which variables launchers name how many ranks there are, and which one this is.
+WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+RANKS = ("EADT_RANK", "RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "PMI_RANK")
 #: Keys of a file with a directive alone, and of one with a revision beside it.
 DIRECTIVE_KEYS = frozenset({*ASKED, "decision_id", "time", "workload", "revision"})
 ANSWER_KEYS = frozenset({"directive", "revision", "workload"})
@@ -107,6 +110,18 @@ def rank_and_world() -> tuple[int, int] | None:
     import torch.distributed as distributed
 
     return int(distributed.get_rank()), int(distributed.get_world_size())
+
+
+def lonely_ranks() -> str | None:
+    """Returns what names this process one of several that do not train together by ``torch.distributed``; ``None``: nothing does."""
+    if is_distributed():
+        return None
+    for names, least in ((WORLD_SIZES, 2), (RANKS, 1)):
+        for name in names:
+            value = os.environ.get(name, "")
+            if value.isdigit() and int(value) >= least:
+                return f"{name}={value}"
+    return None
 
 
 def local_world() -> int | None:

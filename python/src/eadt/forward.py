@@ -6,9 +6,10 @@ Seen by hooks, which are there in one pass and go. In a pass that torch.compile 
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -17,6 +18,15 @@ from .blocks import is_called, path_to, unwrapped
 
 #: Calls of each block until the outputs are given up.
 PASSES = 16
+#: Nodes of a graph in front of the blocks, at most: it is walked in each pass while blocks are frozen.
+MOST_NODES: Final = 1000
+#: What the hooks are called by which transformers and PEFT have the output of an embedding require gradients that nobody reads.
+LEAF_MAKERS: Final = "make_inputs_require_grad"
+
+FOREIGN: Final = (
+    "weights that are not of this model lead to the blocks, as of a generator or an encoder in front of it, and would not train"
+)
+INPUT: Final = "gradients of what the model is given are wanted, as in adversarial training, and would end in front of the blocks"
 
 #: A place in the graph of gradients: a node, and which of its outputs.
 Edge = tuple[Any, int]
@@ -61,6 +71,8 @@ class Found:
     weights: dict[int, nn.Parameter] = field(default_factory=dict)
     stopped_at: set[Edge] = field(default_factory=set)
     nodes: set[Any] = field(default_factory=set)
+    #: Leaves that are none of the known weights: other weights, or tensors of which gradients are wanted.
+    others: list[torch.Tensor] = field(default_factory=list)
     is_known: bool = True
     is_reentrant: bool = False
 
@@ -72,15 +84,76 @@ def is_compiled(model: nn.Module) -> bool:
     )
 
 
-def when_compiling(note: Callable[[], None]) -> Callable[[], None]:
-    """Returns a function that runs where torch.compile compiles a call of it, and never in compiled code."""
+def when_compiling(note: Callable[[], Any]) -> Callable[[], Any]:
+    """Returns a function that runs where torch.compile compiles a call of it, and never in compiled code, which has what it returned."""
 
-    def run() -> None:
-        note()
+    def run() -> Any:
+        return note()
 
     # As torch.compiler.assume_constant_result does, which imports the compiler first: that takes seconds.
     run._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return run
+
+
+class OwnWeights:
+    """Recognises the weights of a model in the graph of a pass, where wrappers that shard them have others in their place."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._known: set[int] = set()
+        self._others: set[int] = set()
+        self._learn()
+
+    def has(self, weight: torch.Tensor) -> bool:
+        """Returns whether a leaf of a graph is a weight of the model. Call it in the pass: sharded weights exist for so long."""
+        identity = id(weight)
+        if identity in self._known:
+            return True
+        if identity in self._others:
+            return False
+        self._learn()
+        if identity not in self._known:
+            self._others.add(identity)
+        return identity in self._known
+
+    def _learn(self) -> None:
+        for module in self._model.modules():
+            self._known.update(id(parameter) for parameter in module._parameters.values() if parameter is not None)
+            # Wrappers of other versions may lack these attributes.
+            with contextlib.suppress(Exception):
+                self._known.add(id(module._handle.flat_param))
+            with contextlib.suppress(Exception):
+                state = module._get_fsdp_state()
+                for group in getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]:
+                    self._known.update(
+                        id(sharded._unsharded_param) for sharded in group.fsdp_params if hasattr(sharded, "_unsharded_param")
+                    )
+
+
+class MadeLeaves:
+    """Notes the leaves that transformers and PEFT make for gradient checkpointing: nobody reads their gradients.
+
+    They are the output of an embedding, and what the feature encoder of a model of speech begins with.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._made: dict[int, weakref.ref[torch.Tensor]] = {}
+        self.hooks: list[Any] = []
+        for module in () if is_compiled(model) else model.modules():
+            if any(getattr(hook, "__name__", "").startswith(LEAF_MAKERS) for hook in module._forward_hooks.values()):
+                self.hooks.append(module.register_forward_hook(Hook(lambda _module, _, output: self._note(output))))
+            convolutions = getattr(module, "conv_layers", None) if hasattr(module, "_requires_grad") else None
+            if isinstance(convolutions, nn.ModuleList) and len(convolutions) > 0:
+                self.hooks.append(convolutions[0].register_forward_pre_hook(Hook(lambda _module, given: self._note(*given))))
+
+    def has(self, leaf: torch.Tensor) -> bool:
+        made = self._made.get(id(leaf))
+        return made is not None and made() is leaf
+
+    def _note(self, made: Any, *_: Any) -> None:
+        if isinstance(made, torch.Tensor) and made.requires_grad and made.is_leaf:
+            self._made = {identity: other for identity, other in self._made.items() if other() is not None}
+            self._made[id(made)] = weakref.ref(made)
 
 
 class PassWatch:
@@ -95,7 +168,7 @@ class PassWatch:
         #: Whether torch.compile compiled a block, or what calls it, with a hook in it.
         self.was_compiled = False
         self.view: View | None = None
-        self._model, self._blocks = unwrapped(model), list(blocks)
+        self._given, self._model, self._blocks = model, unwrapped(model), list(blocks)
         self._is_outer_compiled = type(model).__name__ == "OptimizedModule"
         self._note = when_compiling(self._on_compiling)
         self._ran_without: set[int] = set()
@@ -104,6 +177,8 @@ class PassWatch:
         self._is_whole = False
         #: Identities of the model's weights, outside of a pass.
         self._weights: set[int] = set()
+        self._own_weights: OwnWeights | None = None
+        self._made: MadeLeaves | None = None
         self._forget()
         self.look_again(whole=True)
 
@@ -115,6 +190,9 @@ class PassWatch:
         self._forget()
         # Not those in the pass: sharded weights may have others in their place there.
         self._weights = {id(parameter) for parameter in self._model.parameters()} if whole else set()
+        self._own_weights = OwnWeights(self._given) if whole else None
+        self._made = MadeLeaves(self._given) if whole else None
+        self._block_hooks += self._made.hooks if self._made is not None else []
         for index, block in enumerate(self._blocks if whole else self._blocks[:1]):
             if is_called(block):
                 self._block_hooks.append(block.register_forward_pre_hook(Hook(self._before(index)), with_kwargs=True))
@@ -267,6 +345,9 @@ class PassWatch:
             if key is not None and key not in shared:
                 detached |= edges
         front = self._walk(detached, ())
+        foreign = self._refusal_of_leaves(front.others)
+        if foreign is not None:
+            return View(refusal=foreign)
         reached = None if output is None else self._walk(edges_of(output), detached, self._own)
         if not self._is_known:
             return None
@@ -279,6 +360,16 @@ class PassWatch:
             reached=None if reached is None else set(reached.weights),
             shared_inputs=shared,
         )
+
+    def _refusal_of_leaves(self, leaves: Iterable[torch.Tensor]) -> str | None:
+        """Refuses if something else than weights of the model is in front of the blocks, and wants gradients."""
+        for leaf in leaves:
+            if not isinstance(leaf, nn.Parameter):
+                if self._made is None or not self._made.has(leaf):
+                    return INPUT
+            elif self._own_weights is not None and not self._own_weights.has(leaf):
+                return FOREIGN
+        return None
 
 
 def walk(edges: Iterable[Edge], stops: Collection[Edge], known: Collection[int], only_from: Collection[Any] | None = None) -> Found:
@@ -297,11 +388,11 @@ def walk(edges: Iterable[Edge], stops: Collection[Edge], known: Collection[int],
         found.nodes.add(node)
         found.is_reentrant = found.is_reentrant or node.name().endswith("CheckpointFunctionBackward")
         variable = getattr(node, "variable", None)
-        if isinstance(variable, nn.Parameter):
-            if id(variable) in known:
-                found.weights[id(variable)] = variable
-            else:
-                found.is_known = False
+        if isinstance(variable, nn.Parameter) and id(variable) in known:
+            found.weights[id(variable)] = variable
+        elif variable is not None:
+            found.others.append(variable)
+            found.is_known = found.is_known and not isinstance(variable, nn.Parameter)
         for edge in node.next_functions:
             if edge[0] is None:
                 continue
@@ -310,6 +401,41 @@ def walk(edges: Iterable[Edge], stops: Collection[Edge], known: Collection[int],
             else:
                 waiting.append(edge)
     return found
+
+
+def leaves_of(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor] | None:
+    """Returns what the gradients of tensors end in; ``None``: the graph is too long, or hides a part. It runs in each pass."""
+    waiting = [node for tensor in tensors for node, _ in edges_of(tensor)]
+    seen: set[Any] = set()
+    leaves: list[torch.Tensor] = []
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            leaves.append(variable)
+            continue
+        if len(seen) > MOST_NODES or type(node).__name__.endswith("CheckpointFunctionBackward"):
+            return None
+        waiting += [following for following, _ in node.next_functions if following is not None]
+    return leaves
+
+
+def is_closed(own: OwnWeights) -> bool:
+    """Returns whether the code that is compiled now is given nothing of which gradients are wanted but the model's own weights.
+
+    Compiled code is for inputs that all want gradients or not as those of now do. Raises if PyTorch does not show them.
+    """
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    graph = InstructionTranslator.current_tx().output.root_tracer.graph
+    for node in graph.find_nodes(op="placeholder"):
+        given = node.meta["grapharg"].example
+        if isinstance(given, torch.Tensor) and given.requires_grad and not (isinstance(given, nn.Parameter) and own.has(given)):
+            return False
+    return True
 
 
 def edges_of(value: Any, depth: int = 4) -> Iterator[Edge]:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from .blocks import embedding_weights, find_blocks, is_called, owner_of, size_of, tied_embeddings, unwrapped
-from .checks import Boundary, Check, Fingerprint, trace_of
+from .checks import Boundary, Check, CompiledCall, Fingerprint, trace_of
 from .directives import rank_and_world
 from .forward import PassWatch, is_compiled
 
@@ -244,9 +244,13 @@ class BlockFreezer:
         self._boundary = self._before = None
         if layers > 0:
             # With tied embeddings the gradient would go through all frozen blocks to reach them.
-            self._boundary = Boundary(view, trace_of(self.model, self.blocks[0]))
+            boundary = self._boundary = Boundary(self.model, view, trace_of(self.model, self.blocks[0]))
+            first = self.blocks[0]
             changes.hooks = [
-                self.blocks[0].register_forward_pre_hook(self._boundary, with_kwargs=True),
+                first.register_forward_pre_hook(boundary, with_kwargs=True)
+                if first._compiled_call_impl is None
+                else CompiledCall(first, boundary),
+                *boundary.hooks,
                 *(optimizer.register_step_pre_hook(changes.before_step) for optimizer in self._optimizers),
             ]
             self._before = Fingerprint([parameter for record in changes.stopped for parameter, trained in record if trained])
@@ -265,6 +269,13 @@ class BlockFreezer:
     def moved(self) -> bool:
         """Returns whether frozen weights are others than when they were frozen: optimizers may move what has no gradient."""
         return self._before is not None and self._before.differs()
+
+    def opened(self) -> str | None:
+        """Returns why gradients go through the frozen blocks in some passes; ``None``: they go through in none."""
+        opened = None if self._boundary is None else self._boundary.opened
+        if opened is None or self._boundary is None or not self._boundary.unseen:
+            return opened
+        return f"{opened}: {self._named(list(self._boundary.unseen.values()))}"
 
     def begin_check(self) -> None:
         """Looks at the next steps. Call it after a freeze, and ``check`` after each step."""
@@ -293,9 +304,7 @@ class BlockFreezer:
             return self._unchecked is None, self._unchecked
         if self.moved():
             return False, MOVED
-        refusal = self._refusal_of_partly(check.partly_trained())
-        if refusal is None and self._watch.view is None:
-            refusal = self._refusal_of_idle(check.idle())
+        refusal = self.opened() or self._refusal_of_partly(check.partly_trained()) or self._refusal_of_idle(check.idle())
         return (False, refusal) if refusal is not None else check.outcome(is_last)
 
     def end_check(self) -> None:
@@ -304,6 +313,8 @@ class BlockFreezer:
         if check is not None:
             self._changes.idle = check.idle()
             self._changes.end_check()
+            if self._boundary is not None:
+                self._boundary.settle()
 
     def _named(self, parameters: Sequence[nn.Parameter]) -> str:
         """Returns the names of the first weights of a few, and how many there are."""

@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 
 from .callbacks import ValidationLoss, check_options
 from .freeze import BlockFreezer, give_back
-from .passed import PassedBatches
+from .passed import MethodReplacement, PassedBatches, watch_loop
 from .training import Job, quiet
 
 #: The callback's entry in a checkpoint, among those of stateful callbacks. Not the name of the class: of a class with an entry the trainer
@@ -47,6 +47,8 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
         self._computed_before, self._steps_before = 0.0, 0
         #: Counts the batches that are trained on, from the samples at the start on; ``None``: the trainer was not found.
         self._passed: PassedBatches | None = None
+        #: What gives frozen blocks back if the training raises between two steps.
+        self._guards: list[MethodReplacement] = []
         self._samples_at_start = 0.0
         #: Steps that the gradient scaler skipped; ``None``: there is no scaler.
         self._skips: int | None = None
@@ -97,12 +99,13 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
         self._epoch = _epoch_of(dataloader, args, self._batch) if self._is_loaded_known else None
 
     def _watch(self, args: Any, state: Any, model: Any) -> None:
-        """Has the batches counted that the trainer trains on from now on."""
+        """Has the batches counted that the trainer trains on from now on, and the blocks given back if it raises."""
         with contextlib.suppress(Exception):
             trainer = _trainer_of(state)
             if trainer is not None:
                 of_rank = self._loaded * self._at_once // _data_ranks(args) if self._is_loaded_known else None
                 self._passed = PassedBatches(trainer, getattr(model, "main_input_name", None), of_rank, self._on_error)
+                self._guards = watch_loop(trainer, self._on_error)
 
     @quiet
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
@@ -220,8 +223,11 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
 
     def _end(self) -> None:
         passed, self._passed = self._passed, None
+        guards, self._guards = self._guards, []
         if passed is not None:
             passed.close()
+        for guard in guards:
+            guard.close()
         if self._is_training:
             self._validation_loss.warn_if_missing()
         self._is_training = False

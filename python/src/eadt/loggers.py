@@ -1,13 +1,14 @@
 """Known figures of a job for W&B, MLflow and TensorBoard: samples, steps, frozen blocks, joules, J/sample. What is unknown is not logged.
 
-The step of each point is the job's count of optimiser steps. What a logger raises is logged once for each reason, and
-does not reach training.
+The step of each point is the job's count of optimiser steps; of W&B, whose own count is of log calls, it is a figure beside them.
+What a logger raises is logged once for each reason, and does not reach training.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -18,10 +19,24 @@ logger = logging.getLogger("eadt")
 #: Addresses of objects, which the texts of connection errors have: another one at each try.
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+")
 
+#: The row of each W&B run that figures were logged to last.
+_rows: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
 
 def to_wandb(job: Job, run: Any) -> None:
-    """Logs to a W&B run (``wandb.init()``)."""
-    _write(job, "W&B", lambda: run.log(job.figures(), step=job.steps_total))
+    """Logs to a W&B run (``wandb.init()``), in the row that the loop's own figures go to next."""
+
+    def write() -> None:
+        if run not in _rows:
+            run.define_metric("eadt/*", step_metric="eadt/steps_total")
+        elif _rows[run] == run.step:
+            # Nobody else logged since: the row has the figures of then.
+            run.log({}, commit=True)
+        # A row that is ended here would have W&B drop what the loop logs to it later.
+        run.log(job.figures(), commit=False)
+        _rows[run] = run.step
+
+    _write(job, "W&B", write)
 
 
 def to_mlflow(job: Job, mlflow: Any) -> None:

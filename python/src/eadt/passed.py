@@ -1,11 +1,80 @@
-"""Counts the batches that a Hugging Face trainer trains on, in its own process: a loader's batch size is not that of each batch."""
+"""Replaces methods of a Hugging Face trainer while it trains, in its own process.
+
+The batches that it trains on are counted: a loader's batch size is not that of each batch. And it is noticed that a training raises, for
+which callbacks have no event.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from .batches import batch_size
+
+#: What the loop of a trainer calls between steps, and nothing else does: loading batches, logging, evaluating and saving.
+BETWEEN_STEPS: Final = ("get_batch_samples", "_maybe_log_save_evaluate")
+#: Events that the loop alone reports to callbacks.
+LOOP_EVENTS: Final = frozenset(
+    {
+        "on_epoch_begin",
+        "on_epoch_end",
+        "on_optimizer_step",
+        "on_pre_optimizer_step",
+        "on_step_begin",
+        "on_step_end",
+        "on_substep_end",
+        "on_train_end",
+    }
+)
+
+
+class MethodReplacement:
+    """Replaces a method of an object until it is closed. ``make``: returns what is called instead of the method that it is given."""
+
+    def __init__(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        self._owner, self._name = owner, name
+        #: The method, and whether an attribute of the object had it.
+        self._method = getattr(owner, name)
+        self._was_attribute = name in vars(owner)
+        self._replacement = make(self._method)
+        setattr(owner, name, self._replacement)
+
+    def close(self) -> None:
+        """Gives the object its own method back, unless somebody else replaced it meanwhile."""
+        if vars(self._owner).get(self._name) is not self._replacement:
+            return
+        if self._was_attribute:
+            setattr(self._owner, self._name, self._method)
+        else:
+            delattr(self._owner, self._name)
+
+
+def watch_loop(trainer: Any, on_error: Callable[[], None]) -> list[MethodReplacement]:
+    """Has ``on_error`` called if what the trainer does between two steps raises, also a callback. A trainer may not have all of it."""
+
+    def of_loop(method: Any) -> Any:
+        return _with_error(method, on_error, lambda _: True)
+
+    def of_callbacks(method: Any) -> Any:
+        return _with_error(method, on_error, lambda event: event in LOOP_EVENTS)
+
+    places = [(trainer, name, of_loop) for name in BETWEEN_STEPS]
+    places.append((getattr(trainer, "callback_handler", None), "call_event", of_callbacks))
+    return [MethodReplacement(owner, name, make) for owner, name, make in places if callable(getattr(owner, name, None))]
+
+
+def _with_error(method: Any, on_error: Callable[[], None], counts: Callable[[Any], bool]) -> Any:
+    """Returns a method that calls ``on_error`` if it raises, where its first argument ``counts``."""
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        try:
+            return method(*arguments, **options)
+        except BaseException:
+            if counts(arguments[0] if arguments else options.get("event")):
+                on_error()
+            raise
+
+    return call
 
 
 class PassedBatches:
@@ -20,12 +89,7 @@ class PassedBatches:
         self._main_input, self._loaded, self._on_error = main_input, loaded, on_error
         #: Whether a batch has a row for each sample; ``None``: there was no batch yet.
         self._has_rows: bool | None = None
-        self._trainer = trainer
-        #: What this class replaces, and whether an attribute of the trainer had it.
-        self._step = trainer.training_step
-        self._was_attribute = "training_step" in vars(trainer)
-        self._counting_step = self._make_step()
-        trainer.training_step = self._counting_step
+        self._replaced = MethodReplacement(trainer, "training_step", self._make_step)
 
     @property
     def samples(self) -> int | None:
@@ -34,17 +98,9 @@ class PassedBatches:
 
     def close(self) -> None:
         """Gives the trainer its own ``training_step`` back, unless somebody else replaced it meanwhile."""
-        trainer = self._trainer
-        if vars(trainer).get("training_step") is not self._counting_step:
-            return
-        if self._was_attribute:
-            trainer.training_step = self._step
-        else:
-            del trainer.training_step
+        self._replaced.close()
 
-    def _make_step(self) -> Any:
-        step = self._step
-
+    def _make_step(self, step: Any) -> Any:
         def training_step(*arguments: Any, **options: Any) -> Any:
             # Steps may take entries out of it.
             rows = self._rows_of(options["inputs"] if "inputs" in options else arguments[1] if len(arguments) > 1 else None)

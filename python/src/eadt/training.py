@@ -12,10 +12,10 @@ import weakref
 from collections.abc import Callable, Sequence
 from time import time_ns
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from .client import Client, default_rank
-from .directives import Directive, agree, first_refusal, gather, is_distributed, local_world, rank_and_world
+from .directives import Directive, agree, first_refusal, gather, is_distributed, local_world, lonely_ranks, rank_and_world
 from .events import clip_text, event_precision, event_time
 from .measure import Measurement
 
@@ -33,6 +33,8 @@ MAX_COUNTED = 64
 LOOK_EVERY = 100
 #: Steps after a freeze within which each block that trains is to get a gradient.
 CHECKED_STEPS = 5
+
+T = TypeVar("T")
 
 #: Samples and fields of each step since the last one that was reported. Ranks that report nothing keep no fields.
 Counted = list[tuple[Any, dict[str, Any] | None]]
@@ -71,9 +73,10 @@ class Job:
         self.model = model
         self.rank = default_rank()
         self.client = client or Client(rank=self.rank, **client_options)
-        self.client.state = self._state
-        self.client.demand = self._demand
-        self.client.ending = self._end
+        # The client's thread must not keep a job, its model and its optimizer that nothing else refers to.
+        self._client_state = self.client.state = _while_alive(self._state, {})
+        self.client.demand = _while_alive(self._demand, None)
+        self.client.ending = _while_alive(self._end, {})
         #: Samples and fields of the steps since the last one that was reported, and how many there may be.
         self._counted: Counted = []
         self._most_counted = 0
@@ -99,7 +102,7 @@ class Job:
         self._closed_at: int | None = None
         #: Blocks that were frozen when the job ended.
         self._frozen_at_end: int | None = None
-        #: Whether it was reported that frozen weights moved after all.
+        #: Whether it was reported that a freeze is not what it was at its check.
         self._is_moved = False
         self.scaler = scaler
         self._agree_every = max(1, agree_every)
@@ -144,7 +147,7 @@ class Job:
         parameter = next(iter(model.parameters()), None)
         device = parameter.device.type if parameter is not None else "cpu"
         self._device = parameter.device if parameter is not None and device == "cuda" else None
-        self._autocast = AutocastControl(device, precision, self._scales)
+        self._autocast = AutocastControl(device, precision, _while_alive(self._scales, False))
         optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer] if optimizer is not None else []
         blocks = find_blocks(model) if layers is None or isinstance(layers, str) else list(layers)
         if self._freezer is None and layers is not None:
@@ -407,6 +410,22 @@ class Job:
         except Exception as error:
             self.client.note_failure(error)
 
+    def __del__(self) -> None:
+        """Has the blocks train again, and the client's thread report the end, of a job that nothing refers to any more.
+
+        It may run at any place of any thread: it waits for nothing, and takes no lock that is held here.
+        """
+        with contextlib.suppress(Exception):
+            if self._closed_at == self.steps_total:
+                return
+            # Reading its scale would wait for the device.
+            self.scaler = None
+            # Another job may have its client now.
+            if self.client.is_open() and self.client.state is self._client_state:
+                self.client.leave(self._end())
+            else:
+                self.release()
+
     def _end(self) -> dict[str, Any]:
         """Ends the measurement, and returns the fields of the last event; none for a rank that reports nothing."""
         _begun_jobs.discard(self)
@@ -641,6 +660,12 @@ class Job:
 
     def _refusal(self, directive: Directive) -> str | None:
         layers, precision = directive.frozen_prefix_layers, directive.precision
+        is_changed = precision is not None and precision != self.effective_precision
+        ranks = lonely_ranks() if is_changed or (layers is not None and layers not in (0, self.frozen_layers)) else None
+        if ranks is not None:
+            return (
+                f"there are other ranks ({ranks}) that cannot agree on it: they train together by torch.distributed, or it is not changed"
+            )
         if layers is not None and layers > 0:
             if self._freezer is None:
                 return "this job was not given layers: eadt.job(model, optimizer, layers='auto')"
@@ -650,7 +675,7 @@ class Job:
             empties = getattr(self._freezer, "empties_an_optimizer", None)
             if self._scales() and empties is not None and empties(layers):
                 return "an optimizer would have nothing to train, in whose step the gradient scaler raises: give it other weights, too"
-        if precision is not None and precision != self.effective_precision:
+        if precision is not None and is_changed:
             if self.precision_refusal is not None:
                 return self.precision_refusal
             if self._autocast is None:
@@ -686,15 +711,19 @@ class Job:
             look_again(whole)
 
     def _look_at_frozen(self) -> None:
-        """Refuses a freeze after which weights moved later, as by an optimizer that averages them now and then: it is withdrawn then."""
+        """Refuses a freeze that is not what it was at its check: it is withdrawn then.
+
+        Weights may move later, as by an optimizer that averages them now and then, or gradients be wanted that it would cut off.
+        """
         moved = getattr(self._freezer, "moved", None)
         decision, refusal = self.answers[-1] if self.answers else ("", None)
         if moved is None or refusal is not None or self._is_moved or self._checked is not None or not self._is_leader:
             return
         try:
-            if moved():
+            why = "frozen weights moved later all the same" if moved() else self._freezer.opened()
+            if why is not None:
                 self._is_moved = True
-                self._acknowledge(Directive(decision_id=decision), "frozen weights moved later all the same")
+                self._acknowledge(Directive(decision_id=decision), why)
         except Exception as error:
             self.client.note_failure(error)
 
@@ -722,6 +751,17 @@ class Job:
 # A child that was forked ends nothing of its parent's.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begun_jobs.clear)
+
+
+def _while_alive(method: Callable[[], T], otherwise: T) -> Callable[[], T]:
+    """Returns a function that calls a method as long as something else refers to its object, and else returns ``otherwise``."""
+    reference = weakref.WeakMethod(method)
+
+    def call() -> T:
+        alive = reference()
+        return otherwise if alive is None else alive()
+
+    return call
 
 
 def quiet(method: Callable[..., Any]) -> Callable[..., Any]:

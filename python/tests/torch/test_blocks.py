@@ -339,6 +339,154 @@ class TestFront(Trains):
                 self.assertEqual(job.frozen_layers, 0 if part else 1)
 
 
+class TestWantedInFront(Trains):
+    """What is not the model's own may want a gradient by the blocks: it gets one, and the freeze is refused or taken back."""
+
+    def run_steps(
+        self,
+        model: nn.Module,
+        given: nn.Module,
+        loss_of: Callable[[int], torch.Tensor],
+        wanted: Callable[[int], list[nn.Parameter]] = lambda _: [],
+        steps: int = 12,
+    ) -> tuple[str | None, int | None, eadt.job]:
+        """Returns the first answer, the blocks that are frozen after the last step, and the job.
+
+        ``wanted``: weights that must get a gradient in a step.
+        """
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with eadt.job(given, optimizer, layers="auto", url=self.server.url, workload="n/a", agree_every=1) as job:
+            for step in range(steps):
+                if step == 3:
+                    job.client._answer = (1, Directive("d-1", frozen_prefix_layers=2))
+                optimizer.zero_grad()
+                loss_of(step).backward()
+                for weight in wanted(step):
+                    self.assertIsNotNone(weight.grad, step)
+                    weight.grad = None
+                optimizer.step()
+                job.step(samples=4)
+                if job.checkpoint_due():
+                    job.checkpointed()
+        self.assertIsNone(job.client.last_error)
+        return job.answers[0][1], job.frozen_layers, job
+
+    def kinds(self) -> dict[str, Callable[[nn.Module], nn.Module]]:
+        return {
+            "eager": lambda model: model,
+            "compiled": compiled,
+            "blocks in place": lambda model: [block.compile(backend="eager") for block in model.blocks] and model,
+        }
+
+    def test_a_module_in_front_that_is_not_the_models_goes_on_training(self) -> None:
+        for name, wrap in self.kinds().items():
+            # A generator, behind passes of other inputs; and an encoder, with which all passes begin.
+            for is_encoder in (False, True):
+                with self.subTest(name, is_encoder=is_encoder):
+                    torch._dynamo.reset()
+                    other, model = nn.Linear(4, WIDTH), Model(nn.Linear(WIDTH, WIDTH))
+                    given = wrap(model)
+
+                    def loss_of(_: int, given: nn.Module = given, other: nn.Module = other, is_encoder: bool = is_encoder) -> torch.Tensor:
+                        real = torch.zeros(()) if is_encoder else given(vectors()).pow(2).mean()
+                        return real + given(other(torch.randn(4, 4))).pow(2).mean()
+
+                    answer, frozen, _ = self.run_steps(model, given, loss_of, lambda _, other=other: list(other.parameters()))
+                    self.assertIn("gradients are wanted" if name == "compiled" else "not of this model", answer or "")
+                    self.assertEqual(frozen, 0)
+
+    def test_weights_that_lead_to_the_blocks_in_some_steps_only_go_on_training(self) -> None:
+        class Pictured(Model):
+            """Takes pictures beside the text in some steps."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.pictures = nn.Linear(4, WIDTH)
+                self.has_pictures = False
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                hidden = self.front(x)
+                return self.head(self.run(hidden + self.pictures(torch.randn(4, 1, 4)) if self.has_pictures else hidden))
+
+        # A directive is taken up after step 4, and step 5 is checked.
+        for name, pictured in {"in the check": [2, 5, 8], "later": [7, 9]}.items():
+            with self.subTest(name):
+                model = Pictured()
+
+                def loss_of(step: int, model: Pictured = model, pictured: list[int] = pictured) -> torch.Tensor:
+                    model.has_pictures = step in pictured
+                    return model(texts()).pow(2).mean()
+
+                def wanted(_: int, model: Pictured = model) -> list[nn.Parameter]:
+                    return list(model.pictures.parameters()) if model.has_pictures else []
+
+                answer, frozen, job = self.run_steps(model, model, loss_of, wanted)
+                if name == "in the check":
+                    self.assertIn("did not in the step before the freeze, and would not train in such a step: pictures.", answer or "")
+                    self.assertEqual(frozen, 0)
+                else:
+                    self.assertEqual((answer, frozen), (None, 2))
+                    self.assertIn("pictures.", job._freezer.opened() or "")
+
+    def test_gradients_of_the_inputs_are_there_and_a_freeze_is_refused(self) -> None:
+        def fgsm(given: nn.Module, _: int) -> torch.Tensor:
+            x = vectors().requires_grad_()
+            given(x).pow(2).mean().backward()
+            assert x.grad is not None
+            return given((x + x.grad.sign()).detach()).pow(2).mean()
+
+        def forces(given: nn.Module, _: int) -> torch.Tensor:
+            x = vectors().requires_grad_()
+            [force] = torch.autograd.grad(given(x).pow(2).sum(), x, create_graph=True)
+            return force.pow(2).mean()
+
+        def in_some_steps(given: nn.Module, step: int) -> torch.Tensor:
+            x = vectors()
+            if step % 2 == 1:
+                x.requires_grad_()
+                x = x.detach() + torch.autograd.grad(given(x).pow(2).mean(), x)[0]
+            return given(x).pow(2).mean()
+
+        for name, wrap in self.kinds().items():
+            for way in (fgsm, forces, in_some_steps):
+                with self.subTest(name, way=way.__name__):
+                    torch._dynamo.reset()
+                    model = Model(nn.Linear(WIDTH, WIDTH))
+                    given = wrap(model)
+                    answer, frozen, _ = self.run_steps(model, given, lambda step, way=way, given=given: way(given, step))
+                    self.assertIn("gradients", answer or "")
+                    self.assertEqual(frozen, 0)
+
+    def test_what_wants_gradients_after_the_check_gets_them_and_is_reported_at_the_next_look(self) -> None:
+        for name, wrap in self.kinds().items():
+            with self.subTest(name):
+                torch._dynamo.reset()
+                model = Model(nn.Linear(WIDTH, WIDTH))
+                given, x = wrap(model), vectors()
+                with eadt.job(given, None, layers="auto", url=self.server.url, workload="n/a") as job:
+                    given(x).sum().backward()
+                    job.step()
+                    job._take_up(Directive("d-1", frozen_prefix_layers=2))
+                    given(x).sum().backward()
+                    job.step()
+                    self.assertEqual(job.answers, [("d-1", None)])
+                    given(x.requires_grad_()).sum().backward()
+                    self.assertIsNotNone(x.grad)
+                    for _ in range(2):
+                        job._look_again()
+                    self.assertEqual(len(job.answers), 2)
+                    self.assertIn("gradients", job.answers[1][1] or "")
+
+    def test_a_leaf_that_peft_makes_of_an_embeddings_output_does_not_count(self) -> None:
+        def make_inputs_require_grads(_module: nn.Module, _: object, output: torch.Tensor) -> None:
+            output.requires_grad_(True)
+
+        model = Model()
+        model.front.requires_grad_(False).register_forward_hook(make_inputs_require_grads)
+        answer, _, job = self.asked(model, texts, 2)
+        self.assertEqual((answer, job.frozen_layers), (None, 2))
+
+
 class TestChecks(Trains):
     def test_reentrant_checkpointing_of_other_blocks_than_the_first_is_refused(self) -> None:
         answer, _, job = self.asked(Checkpointed(), texts)

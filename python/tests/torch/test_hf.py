@@ -381,6 +381,44 @@ class TestTrainer(unittest.TestCase):
         trainer.train()
         self.assertEqual(sum(len(group["params"]) for group in trainer.optimizer.param_groups), len(list(model.parameters())))
 
+    def test_blocks_train_again_if_a_training_is_interrupted_between_its_steps(self) -> None:
+        case = self
+
+        class Interrupts(TrainerCallback):
+            """Freezes blocks with the first step; the second one ends with an interrupt, where that is."""
+
+            place = ""
+
+            def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                if state.global_step == 1:
+                    case.callback.job._freezer.freeze(2)
+                if state.global_step == 2:
+                    case.assertEqual(case.callback.job.frozen_layers, 2)
+                    control.should_evaluate = self.place == "evaluation"
+                    control.should_save = self.place == "checkpoint"
+                    if self.place == "callback":
+                        raise KeyboardInterrupt
+
+        for place, method in (("callback", ""), ("evaluation", "evaluation_loop"), ("checkpoint", "_save"), ("data", "")):
+            with self.subTest(place):
+                interrupts, model = Interrupts(), small()
+                interrupts.place = place
+                trainer = self.trainer(model, 4, callbacks=[interrupts])
+                raising = mock.Mock(side_effect=KeyboardInterrupt)
+                if method:
+                    setattr(trainer, method, raising)
+                if place == "data":
+                    rows = trainer.train_dataset
+                    trainer.data_collator = mock.Mock(side_effect=[*(trainer.data_collator(rows[:8]) for _ in range(3)), KeyboardInterrupt])
+                with self.assertRaises(KeyboardInterrupt):
+                    trainer.train()
+                self.assertIn(trainer.state.global_step, (1, 2))
+                self.assertTrue(all(parameter.requires_grad for parameter in model.parameters()))
+                # The next training has everything of its own again.
+                self.callback.on_train_end(None, None, None)
+                self.assertNotIn("call_event", vars(trainer.callback_handler))
+                self.assertNotIn("_maybe_log_save_evaluate", vars(trainer))
+
     def test_reentrant_checkpointing_is_refused_with_the_reason(self) -> None:
         body = {"decision_id": "d-1", "frozen_prefix_layers": 2}
         self.server.answer = {"directives": [{"workload": "n/a", "revision": 1, "directive": body}]}

@@ -20,12 +20,12 @@ from eadt.training import Job, quiet
 from tests.servers import absent_url, wait_for
 
 
-def logged_by_wandb(path: Path) -> dict[str, float]:
+def rows_of_wandb(path: Path) -> list[dict[str, float]]:
     """Reads what a run without a server has on disk: blocks of 32 KiB, records with checksum, length and part, as LevelDB's log."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     data, position, text = path.read_bytes(), 7, b""
-    logged: dict[str, float] = {}
+    logged: list[dict[str, float]] = []
     while position + 7 <= len(data):
         left = 32768 - position % 32768
         if left < 7:
@@ -36,8 +36,14 @@ def logged_by_wandb(path: Path) -> dict[str, float]:
         position += 7 + length
         if part in (1, 4):
             record, text = Record.FromString(text), b""
-            logged.update({[item.key, *item.nested_key][-1]: json.loads(item.value_json) for item in record.history.item})
-    return {name: value for name, value in logged.items() if name.startswith("eadt/")}
+            row = {[item.key, *item.nested_key][-1]: json.loads(item.value_json) for item in record.history.item}
+            logged.append({name: value for name, value in row.items() if not name.startswith("_")})
+    return [row for row in logged if row]
+
+
+def logged_by_wandb(path: Path) -> dict[str, float]:
+    """Returns the last figures of this package in such a run."""
+    return {name: value for row in rows_of_wandb(path) for name, value in row.items() if name.startswith("eadt/")}
 
 
 logging.getLogger("eadt").setLevel(logging.CRITICAL)
@@ -73,6 +79,35 @@ class TestLoggers(unittest.TestCase):
             # Another process writes it.
             logged.append(wait_for(lambda path=path: logged_by_wandb(path)))
         self.check(*logged)
+
+    def test_wandb_keeps_all_figures_however_often_the_loop_logs_to_it(self) -> None:
+        import wandb
+
+        for micro_batches, own_step in ((4, False), (0, False), (2, True)):
+            with self.subTest(micro_batches=micro_batches, own_step=own_step):
+                job = eadt.job(workload="n/a", url=absent_url())
+                with job, wandb.init(project="eadt", dir=self.folder) as run:
+                    for step in range(1, 4):
+                        for batch in range(micro_batches):
+                            run.log({f"loss/{batch}": 1.0}, step=step if own_step else None)
+                            if batch == 0:
+                                # Before others of the same step.
+                                job.step(samples=8)
+                                loggers.to_wandb(job, run)
+                        if micro_batches == 0:
+                            job.step(samples=8)
+                            loggers.to_wandb(job, run)
+                [path] = Path(self.folder).rglob(f"*{run.id}.wandb")
+                count = 3 * micro_batches + 3
+
+                def rows(path: Path = path, count: int = count) -> list[dict[str, float]]:
+                    known = rows_of_wandb(path)
+                    return known if sum(name.startswith(("loss/", "eadt/steps")) for row in known for name in row) >= count else []
+
+                # Another process writes it.
+                logged = wait_for(rows)
+                self.assertEqual([row["eadt/steps_total"] for row in logged if "eadt/steps_total" in row], [1.0, 2.0, 3.0], logged)
+                self.assertEqual(job.logger_failures, {})
 
     def test_mlflow(self) -> None:
         import mlflow

@@ -11,6 +11,7 @@ import pickle
 import tempfile
 import unittest
 import warnings
+import weakref
 from collections.abc import Callable
 from unittest import mock
 
@@ -22,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
 import eadt
+from eadt.client import Client
 from eadt.directives import Directive
 from eadt.events import plain_event
 from eadt.freeze import BlockFreezer, FreezeRefused, find_blocks
@@ -447,6 +449,29 @@ class TestExact(unittest.TestCase):
         with mock.patch("eadt.freeze.rank_and_world", return_value=(0, 2)):
             self.assertIn("exchanges gradients between ranks itself", BlockFreezer(Whole(False)).refusal(1) or "")
 
+    def test_ranks_that_do_not_train_together_by_torch_distributed_are_refused(self) -> None:
+        server = Recorder()
+        self.addCleanup(server.close)
+        for named in (
+            {"WORLD_SIZE": "2"},
+            {"OMPI_COMM_WORLD_SIZE": "2"},
+            {"SLURM_STEP_NUM_TASKS": "2"},
+            {"RANK": "1"},
+            {"WORLD_SIZE": "1"},
+        ):
+            with self.subTest(named), mock.patch.dict(os.environ, named):
+                model = Whole(False)
+                with eadt.job(model, None, layers="auto", url=server.url, workload="n/a") as job:
+                    with job.autocast():
+                        model(self.batch).sum().backward()
+                    job.step()
+                    for asked in ({"frozen_prefix_layers": 2}, {"precision": "bf16"}):
+                        refusal = job._own_refusal(Directive("d-1", **asked))
+                        is_refused = refusal is not None and "that cannot agree on it" in refusal
+                        self.assertEqual(is_refused, named != {"WORLD_SIZE": "1"}, refusal)
+                    for asked in ({}, {"checkpoint_now": True}):
+                        self.assertIsNone(job._own_refusal(Directive("d-1", **asked)))
+
 
 class TestEnds(unittest.TestCase):
     def setUp(self) -> None:
@@ -487,6 +512,37 @@ class TestEnds(unittest.TestCase):
                     job._pending = Directive("d-2", frozen_prefix_layers=1)
                     job.checkpointed()
                     self.assertEqual(job._freezer.frozen, 0)
+
+    def test_a_job_that_nothing_refers_to_ends_and_its_blocks_train_again_while_its_client_runs(self) -> None:
+        model = Whole(True)
+        job = eadt.job(model, None, layers="auto", url=self.server.url, workload="n/a", interval_seconds=0.02)
+        job.start()
+        self.step(job, model)
+        job._take_up(Directive("d-1", frozen_prefix_layers=2))
+        self.step(job, model)
+        self.assertEqual((job.answers, job._freezer.frozen), ([("d-1", None)], 2))
+        wait_for(lambda: self.server.events)
+        left, thread = weakref.ref(job), job.client._thread
+        assert thread is not None and thread.is_alive()
+        del job
+        # The thread may be in a call of the job.
+        wait_for(lambda: gc.collect() is None or left() is None)
+        self.assertTrue(all(parameter.requires_grad for parameter in model.parameters()))
+        thread.join(60.0)
+        self.assertFalse(thread.is_alive())
+        last = self.server.events[-1]
+        self.assertEqual((last["phase"], last["steps_total"], last["samples_total"]), ("finished", 2, 2))
+
+    def test_a_job_that_is_collected_does_not_end_the_next_one_of_its_client(self) -> None:
+        client = Client(self.server.url, "n/a", interval_seconds=0.02)
+        for _ in range(2):
+            model = Whole(True)
+            job = eadt.job(model, None, layers="auto", client=client)
+            self.step(job, model)
+            gc.collect()
+        self.assertIsNone(client._left)
+        self.assertTrue(client.is_open())
+        job.close()
 
     def test_frozen_weights_that_move_later_are_reported_once_and_the_freeze_is_taken_back(self) -> None:
         model = Whole(True)
