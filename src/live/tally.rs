@@ -169,11 +169,12 @@ impl LiveTally {
         window.is_some_and(|((start, end), now)| now.seconds_since(end) <= silence_limit_seconds(end.seconds_since(start)))
     }
 
-    /// Returns whether a workload takes power now: it is not silent, and its job has not ended.
+    /// Returns whether a workload takes power now: it is not silent, and its job has not ended. GPUs without a workload do so while
+    /// they are likely to be without work, also if their power is unknown.
     fn runs_now(&self, row: &WorkloadTally) -> bool {
         let Some(((start, end), now)) = row.newest_window.zip(self.now) else { return false };
         match &row.idle {
-            Some(idle) => idle.power_now(now).is_some(),
+            Some(idle) => idle.are_idle(now),
             None => row.run.runs_now(end.seconds_since(start), now.seconds_since(end)),
         }
     }
@@ -297,7 +298,7 @@ impl WorkloadTally {
     fn add_idle(&mut self, window: &EfficiencyWindow) {
         let idle = self.idle.get_or_insert_default();
         idle.add(window);
-        (self.power_watts, self.gpus) = idle.last_power().unzip();
+        (self.power_watts, self.gpus) = (idle.power_watts(), Some(idle.devices()));
     }
 
     pub fn saving(&self) -> Option<WorkloadSaving> {
@@ -582,6 +583,28 @@ mod tests {
         let details = WorkloadDetails::of(&tally, "gpus").unwrap();
         let powers: Vec<_> = details.report.by_window.unwrap().into_iter().map(|row| row.mean_power_watts).collect();
         assert_eq!(powers, [Some(130.0)], "one sum a window in the chart");
+    }
+
+    #[test]
+    fn gpus_without_a_workload_and_without_known_power_are_counted_and_not_silent() {
+        let mut tally = LiveTally::default();
+        let mut add = |workload: &str, device: i64, minute: i64, mean_power_watts| {
+            tally.window(&EfficiencyWindow {
+                id: format!("{workload}/{device}@{minute}"),
+                workload: workload.into(),
+                window_start: at(60 * minute),
+                window_end: at(60 * minute + 60),
+                mean_utilization_ratio: Some(0.0),
+                mean_power_watts,
+                ..EfficiencyWindow::default()
+            });
+            let row = crate::live::frame::rows(&tally).remove(0);
+            (row.gpus, row.power_watts, row.state)
+        };
+        add("gpus", 0, 0, None);
+        assert_eq!(add("gpus", 1, 0, None), (Some(2), None, "without work"));
+        assert_eq!(add("gpus", 2, 0, Some(70.0)), (Some(3), Some(70.0), "without work"), "of one of three it is known");
+        assert_eq!(add("team/job", 0, 9, Some(300.0)), (Some(3), None, "silent"), "they work for the job");
     }
 
     #[test]

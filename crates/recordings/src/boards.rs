@@ -14,7 +14,7 @@ use crate::interpolate::LinePoint;
 use crate::names::event_name;
 use crate::options::{AcceptedFinding, FileSetKind, SameTimeRule};
 use crate::recording::{FileId, RecordedDevice, RecordedReading, Recording, RecordingSource, SourceKind};
-use crate::rounds::are_two_boards_in_turn;
+use crate::rounds::{BoardTurns, PowerRow, assign_turns, find_board_turns};
 use crate::series::NAMES_SHOWN;
 use crate::units::lowercase_words;
 use crate::{ImportError, ImportOptions, ReadingField, RecordingFormat};
@@ -313,17 +313,14 @@ fn split_interleaved(recording: &mut Recording, options: &ImportOptions) -> Resu
                 return Err(recording.error(second.file as usize, u64::from(second.line), problem, remedy));
             }
             (Some(SameTimeRule::Boards), _) if !device.is_anonymous => {}
-            (Some(SameTimeRule::Boards), None) if are_in_turn(recording, source) => {
-                let starts = (0..source.readings.len()).step_by(BOARDS_IN_TURN).collect();
-                split_boards(recording, number, &RowBursts { size: BOARDS_IN_TURN, starts, first: 0 });
-            }
             (Some(SameTimeRule::Boards), None) => {
-                let first = &source.readings[0];
-                let problem = "--same-time boards: rows do not come in groups of one size";
-                let remedy = way_to_distinguish_boards(recording.format);
-                return Err(recording.error(first.file as usize, u64::from(first.line), problem, remedy));
+                let places = places_in_turn(recording, source)?;
+                split_boards(recording, number, BOARDS_IN_TURN, &places);
             }
-            (Some(SameTimeRule::Boards), Some(bursts)) => split_boards(recording, number, &bursts),
+            (Some(SameTimeRule::Boards), Some(bursts)) => {
+                let places = bursts.places(source.readings.len());
+                split_boards(recording, number, bursts.size, &places);
+            }
         }
     }
     Ok(())
@@ -332,18 +329,41 @@ fn split_interleaved(recording: &mut Recording, options: &ImportOptions) -> Resu
 /// Boards that are found by rows that come in turn at any times.
 const BOARDS_IN_TURN: usize = 2;
 
-/// Returns whether the rows of a source are those of two boards in turn. Power logs of nodes are of one meter each.
-fn are_in_turn(recording: &Recording, source: &RecordingSource) -> bool {
-    let watts = |reading: &RecordedReading| Some((reading.time, power(reading)?));
-    let rows: Option<Vec<(EventTime, f64)>> = source.readings.iter().map(watts).collect();
-    matches!(recording.format, RecordingFormat::Csv | RecordingFormat::NvidiaSmi)
-        && rows.is_some_and(|rows| are_two_boards_in_turn(&rows))
+/// Returns how the rows of a source are those of two boards in turn, with the time and power of each. Power logs of nodes are of one
+/// meter each.
+fn find_turns(recording: &Recording, source: &RecordingSource) -> Option<(BoardTurns, Vec<PowerRow>)> {
+    let rows: Vec<PowerRow> = source.readings.iter().map(|reading| (reading.time, power(reading))).collect();
+    let is_table = matches!(recording.format, RecordingFormat::Csv | RecordingFormat::NvidiaSmi);
+    is_table.then(|| find_board_turns(&rows)).flatten().map(|turns| (turns, rows))
+}
+
+/// Returns the board of each row of two boards in turn; an error if rows are none, or one may be of either board.
+fn places_in_turn(recording: &Recording, source: &RecordingSource) -> Result<Vec<usize>, ImportError> {
+    let remedy = way_to_distinguish_boards(recording.format);
+    let error = |reading: &RecordedReading, problem: &str| {
+        recording.error(reading.file as usize, u64::from(reading.line), problem, remedy)
+    };
+    let Some((turns, rows)) = find_turns(recording, source) else {
+        return Err(error(&source.readings[0], "--same-time boards: rows do not come in groups of one size"));
+    };
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    order.sort_by_key(|row| rows[*row].0);
+    let in_order: Vec<PowerRow> = order.iter().map(|row| rows[*row]).collect();
+    let boards = assign_turns(&in_order, turns).map_err(|place| {
+        let problem = "--same-time boards: rows are absent above, and neither time nor power shows which board this row is of";
+        error(&source.readings[order[place]], problem)
+    })?;
+    let mut places = vec![0; rows.len()];
+    for (row, board) in order.into_iter().zip(boards) {
+        places[row] = board;
+    }
+    Ok(places)
 }
 
 /// Returns an error if the rows of a source are those of two boards in turn: as one board they would count at their mean power. If the
 /// table has columns that are left out, one of them may show what else takes turns, and it is a note.
 fn settle_turns(recording: &Recording, source: &RecordingSource, device: &RecordedDevice) -> Result<Option<String>, ImportError> {
-    if !are_in_turn(recording, source) {
+    if find_turns(recording, source).is_none() {
         return Ok(None);
     }
     let second = &source.readings[1];
@@ -387,18 +407,14 @@ pub(crate) fn note_one_meter(recording: &mut Recording, device: &str) {
 /// Suffix of a board's local id, if the board is known by the order of its rows.
 const BY_ORDER: &str = " by order";
 
-fn split_boards(recording: &mut Recording, number: usize, bursts: &RowBursts) {
+/// Makes a source into several boards; `places` has the board of each row.
+fn split_boards(recording: &mut Recording, number: usize, count: usize, places: &[usize]) {
     let source = &mut recording.sources[number];
     let SourceKind::Device(device) = source.kind.clone() else { return };
     let (file, readings) = (source.file, std::mem::take(&mut source.readings));
-    let mut boards: Vec<Vec<RecordedReading>> = vec![Vec::new(); bursts.size];
-    let mut place = 0;
-    for (index, reading) in readings.into_iter().enumerate() {
-        if bursts.starts.binary_search(&index).is_ok() {
-            place = 0;
-        }
-        boards[place.min(bursts.size - 1)].push(reading);
-        place += 1;
+    let mut boards: Vec<Vec<RecordedReading>> = vec![Vec::new(); count];
+    for (reading, place) in readings.into_iter().zip(places) {
+        boards[*place].push(reading);
     }
     for (index, readings) in boards.into_iter().enumerate() {
         let device = RecordedDevice {
@@ -421,6 +437,15 @@ struct RowBursts {
     starts: Vec<usize>,
     /// The first group that has the size.
     first: usize,
+}
+
+impl RowBursts {
+    /// Returns the place of each row in its group.
+    fn places(&self, rows: usize) -> Vec<usize> {
+        let ends = self.starts.iter().skip(1).copied().chain([rows]);
+        let last = self.size - 1;
+        self.starts.iter().zip(ends).flat_map(|(start, end)| (0..end - start).map(move |place| place.min(last))).collect()
+    }
 }
 
 /// More rows a tick are no boards of one node.

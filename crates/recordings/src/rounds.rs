@@ -29,11 +29,20 @@ const LEAST_CHANGE_IN_TURN: f64 = 0.05;
 /// Squares of changes to the row after the next, as a part of those to the next row: at most, and if times show turns, too.
 const MOST_TO_OWN_ROW: f64 = 0.05;
 const MOST_TO_OWN_ROW_IN_TIME: f64 = 0.25;
+/// Percentage of the rows that must have power, and a time of their own.
+const PERCENT_WITH_POWER: usize = 95;
 /// Part of the rows from which power goes back in the direction that it came from.
 const LEAST_TURNING_BACK: f64 = 0.9;
 /// Variance of every second interval, as a part of that of all, and the least difference of both as a part of their mean.
 const MOST_VARIANCE_OF_INTERVALS: f64 = 0.05;
 const LEAST_INTERVAL_DIFFERENCE: f64 = 0.1;
+/// A row that comes after more usual intervals need not be of the other board.
+const MOST_USUAL_INTERVALS: f64 = 1.5;
+/// Times of a board's rows show whose a row is over no more rounds, and if it is so many times as near to those of one board.
+const MOST_ROUNDS_APART: f64 = 5.0;
+const TIMES_AS_NEAR: f64 = 3.0;
+/// Rounds before and after a hole whose power shows which of two boards draws more.
+const ROUNDS_OF_A_LEVEL: usize = 5;
 
 /// Words in the names of columns that hold a state, another reading or a time, whatever their values are.
 const STATE_COLUMN_WORDS: [&str; 86] = [
@@ -290,43 +299,130 @@ pub(crate) fn find_unnamed_rounds(rows: &[ValueRow], watts: &HashMap<u64, f64>, 
     Some((line, boards))
 }
 
-/// Returns whether rows are readings of two boards in turn, by their power: it is near that of the row before the last one, and far
-/// from that of the last, over the whole record. If the intervals are in turn, too, a smaller difference shows it.
-///
-/// Phases of a job that last two rows or more are none. More boards in turn look like a load with a period.
-pub(crate) fn are_two_boards_in_turn(rows: &[(EventTime, f64)]) -> bool {
-    let intervals: Vec<f64> = rows.windows(2).map(|pair| pair[1].0.seconds_since(pair[0].0)).collect();
-    if rows.len() < FEWEST_ROWS_IN_TURN || intervals.iter().any(|seconds| *seconds <= 0.0) {
-        return false;
-    }
-    let mut rounds: Vec<f64> = intervals.windows(2).map(|pair| pair[0] + pair[1]).collect();
-    rounds.sort_by(f64::total_cmp);
-    let watts: Vec<f64> = rows.iter().map(|(_, watts)| *watts).collect();
-    let (first, second) = watts.split_at(watts.len() / 2);
-    let is_in_turn = are_levels_in_turn(first) && are_levels_in_turn(second)
-        || are_intervals_in_turn(&intervals) && change_to_own_row(&watts) <= MOST_TO_OWN_ROW_IN_TIME;
-    rounds[rounds.len() / 2] <= LONGEST_ROUND_SECONDS && is_in_turn
+/// The time of a row, and its power in watts, if it has one.
+pub(crate) type PowerRow = (EventTime, Option<f64>);
+
+/// Rows of two boards that are read in turn.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct BoardTurns {
+    /// Median time in which both are read once.
+    round_seconds: f64,
+    /// One draws more than the other over the whole record.
+    has_levels: bool,
 }
 
-fn mean_of(values: impl ExactSizeIterator<Item = f64>) -> f64 {
-    let count = values.len().max(1);
-    values.sum::<f64>() / count as f64
+/// Returns how rows are readings of two boards in turn, by their power: it is near that of the row before the last one, and far
+/// from that of the last, over the whole record. If the intervals are in turn, too, a smaller difference shows it. `None` if they are
+/// not. Few rows may lack power, or have the time of another one.
+///
+/// Phases of a job that last two rows or more are none. More boards in turn look like a load with a period.
+pub(crate) fn find_board_turns(all: &[PowerRow]) -> Option<BoardTurns> {
+    let mut rows = all.to_vec();
+    rows.sort_by_key(|row| row.0);
+    rows.dedup_by(|later, first| {
+        let is_same = later.0 == first.0;
+        if is_same {
+            first.1 = first.1.or(later.1);
+        }
+        is_same
+    });
+    let with_power = rows.iter().filter(|(_, watts)| watts.is_some()).count();
+    if rows.len() < FEWEST_ROWS_IN_TURN || with_power * 100 < all.len() * PERCENT_WITH_POWER {
+        return None;
+    }
+    let intervals: Vec<f64> = rows.windows(2).map(|pair| pair[1].0.seconds_since(pair[0].0)).collect();
+    let mut rounds: Vec<f64> = intervals.windows(2).map(|pair| pair[0] + pair[1]).collect();
+    rounds.sort_by(f64::total_cmp);
+    let watts: Vec<Option<f64>> = rows.iter().map(|(_, watts)| *watts).collect();
+    let (first, second) = watts.split_at(watts.len() / 2);
+    let has_levels = are_levels_in_turn(first) && are_levels_in_turn(second);
+    let is_in_turn = has_levels || are_intervals_in_turn(&intervals) && change_to_own_row(&watts) <= MOST_TO_OWN_ROW_IN_TIME;
+    let round_seconds = rounds[rounds.len() / 2];
+    (round_seconds <= LONGEST_ROUND_SECONDS && is_in_turn).then_some(BoardTurns { round_seconds, has_levels })
+}
+
+/// Assigns rows in order of time to two boards, 0 or 1, which take turns. Returns the place of a row as an error if rows are absent
+/// before it, and neither its time nor its power shows whose it is.
+pub(crate) fn assign_turns(rows: &[PowerRow], turns: BoardTurns) -> Result<Vec<usize>, usize> {
+    let mut boards: Vec<usize> = Vec::with_capacity(rows.len());
+    for (place, row) in rows.iter().enumerate() {
+        let next = match (place.checked_sub(1).map(|before| rows[before]), boards.last()) {
+            (Some(before), Some(board)) if *row == before => *board,
+            (Some(before), Some(board)) if turns.is_next(before, *row) => 1 - board,
+            (Some(_), Some(_)) => turns.board_after_hole(rows, &boards).ok_or(place)?,
+            _ => 0,
+        };
+        boards.push(next);
+    }
+    Ok(boards)
+}
+
+impl BoardTurns {
+    fn is_next(self, before: PowerRow, row: PowerRow) -> bool {
+        row.0.seconds_since(before.0) <= MOST_USUAL_INTERVALS * self.round_seconds / 2.0
+    }
+
+    /// Returns the board of the first row that has none, if power or times show it. A logger may be late, so power comes first.
+    fn board_after_hole(self, rows: &[PowerRow], boards: &[usize]) -> Option<usize> {
+        self.board_by_level(rows, boards).or_else(|| self.board_by_time(rows, boards))
+    }
+
+    /// Returns the board that is read at the time of a row, if whole rounds lie between it and the last row of that board.
+    fn board_by_time(self, rows: &[PowerRow], boards: &[usize]) -> Option<usize> {
+        let away = |board: usize| {
+            let last = boards.iter().rposition(|other| *other == board)?;
+            let rounds = rows.get(boards.len())?.0.seconds_since(rows[last].0) / self.round_seconds;
+            (rounds <= MOST_ROUNDS_APART).then_some((rounds - rounds.round()).abs())
+        };
+        let away = [away(0)?, away(1)?];
+        [0, 1].into_iter().find(|board| away[*board] * TIMES_AS_NEAR <= away[1 - board])
+    }
+
+    /// Returns the board of a row, if one of the boards draws more, in the rows before it as in those from it on.
+    fn board_by_level(self, rows: &[PowerRow], boards: &[usize]) -> Option<usize> {
+        let (before, after) = rows.split_at(boards.len());
+        let of_board = |board: usize| {
+            let own = boards.iter().zip(before).rev().filter(move |(other, _)| **other == board);
+            own.filter_map(|(_, (_, watts))| *watts).take(ROUNDS_OF_A_LEVEL).collect::<Vec<f64>>()
+        };
+        let next = after.windows(2).take(2 * ROUNDS_OF_A_LEVEL - 1).take_while(|pair| self.is_next(pair[0], pair[1])).count();
+        let from =
+            |place: usize| after.iter().take(next + 1).skip(place).step_by(2).filter_map(|row| row.1).collect::<Vec<f64>>();
+        let is_more = |a: Vec<f64>, b: Vec<f64>| {
+            let is_known = self.has_levels && !a.is_empty() && !b.is_empty();
+            let (a, b) = (mean_of(a.into_iter()), mean_of(b.into_iter()));
+            (is_known && (a - b).abs() >= LEAST_CHANGE_IN_TURN * a.max(b)).then_some(a > b)
+        };
+        Some(usize::from(is_more(of_board(0), of_board(1))? != is_more(from(0), from(1))?))
+    }
+}
+
+/// Returns the mean of values, 0 of none.
+fn mean_of(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+    if count > 0.0 { sum / count } else { 0.0 }
+}
+
+/// Returns the changes to the row that is so many rows later, where both have power.
+fn changes_over(watts: &[Option<f64>], rows: usize) -> impl Iterator<Item = f64> {
+    watts.iter().zip(watts.iter().skip(rows)).filter_map(|(from, to)| Some((*to)? - (*from)?))
 }
 
 /// Returns the squares of changes to the row after the next, as a part of those to the next row; 1 if there are none.
-fn change_to_own_row(watts: &[f64]) -> f64 {
-    let squares = |rows: usize| mean_of(watts.windows(rows).map(|window| (window[rows - 1] - window[0]).powi(2)));
-    let to_next = squares(2);
-    if to_next > 0.0 { squares(3) / to_next } else { 1.0 }
+fn change_to_own_row(watts: &[Option<f64>]) -> f64 {
+    let squares = |rows: usize| mean_of(changes_over(watts, rows).map(|change| change.powi(2)));
+    let to_next = squares(1);
+    if to_next > 0.0 { squares(2) / to_next } else { 1.0 }
 }
 
-fn are_levels_in_turn(watts: &[f64]) -> bool {
-    let change = mean_of(watts.windows(2).map(|pair| (pair[1] - pair[0]).abs()));
-    let turns_back = |window: &&[f64]| (window[1] - window[0]) * (window[2] - window[1]) < 0.0;
-    let turning_back = watts.windows(3).filter(turns_back).count();
+fn are_levels_in_turn(watts: &[Option<f64>]) -> bool {
+    let change = mean_of(changes_over(watts, 1).map(f64::abs));
+    let turns_back = |window: &[Option<f64>]| Some((window[1]? - window[0]?) * (window[2]? - window[1]?) < 0.0);
+    let turns: Vec<bool> = watts.windows(3).filter_map(turns_back).collect();
+    let turning_back = turns.iter().filter(|is_back| **is_back).count();
     change_to_own_row(watts) <= MOST_TO_OWN_ROW
-        && change >= LEAST_CHANGE_IN_TURN * mean_of(watts.iter().copied())
-        && turning_back as f64 >= LEAST_TURNING_BACK * watts.len().saturating_sub(2) as f64
+        && change >= LEAST_CHANGE_IN_TURN * mean_of(watts.iter().copied().flatten())
+        && turning_back as f64 >= LEAST_TURNING_BACK * turns.len() as f64
 }
 
 /// Returns whether every second interval is the same, and another one than those between.
@@ -560,12 +656,59 @@ mod tests {
             ),
         ];
         for (what, time, watts, expected) in cases {
-            let rows: Vec<(EventTime, f64)> = (0..240).map(|row| (EventTime::from_seconds(time(row)), watts(row))).collect();
-            assert_eq!(are_two_boards_in_turn(&rows), expected, "{what}");
+            let rows: Vec<PowerRow> = (0..240).map(|row| (EventTime::from_seconds(time(row)), Some(watts(row)))).collect();
+            assert_eq!(find_board_turns(&rows).is_some(), expected, "{what}");
+            let mut blank = rows.clone();
+            blank[101].1 = None;
+            assert_eq!(find_board_turns(&blank).is_some(), expected, "{what}, one blank cell");
+            let mut doubled = rows.clone();
+            doubled.insert(102, rows[101]);
+            assert_eq!(find_board_turns(&doubled).is_some(), expected, "{what}, one row twice");
+            let mut mostly_blank = rows;
+            mostly_blank.iter_mut().step_by(15).for_each(|row| row.1 = None);
+            assert_eq!(find_board_turns(&mostly_blank), None, "{what}, power in 93 of 100 rows");
         }
-        let few: Vec<(EventTime, f64)> =
-            (0..20).map(|row| (EventTime::from_seconds(even(row)), [300.0, 100.0][(row % 2) as usize])).collect();
-        assert!(!are_two_boards_in_turn(&few));
+        let few: Vec<PowerRow> =
+            (0..20).map(|row| (EventTime::from_seconds(even(row)), Some([300.0, 100.0][(row % 2) as usize]))).collect();
+        assert_eq!(find_board_turns(&few), None);
+    }
+
+    /// What is lost, the time of a row in seconds, its watts, the rows that are lost, and whether the boards of all others are known.
+    type LostRows<'a> = (&'a str, &'a dyn Fn(u32) -> f64, (&'a dyn Fn(u32) -> f64, bool), &'a [u32], bool);
+
+    #[test]
+    fn rows_after_a_lost_one_are_of_their_own_board() {
+        let levels = |row: u32| [300.0, 100.0][(row % 2) as usize] + f64::from(row * 37 % 13);
+        let wave =
+            |row: u32| 300.0 + 80.0 * (f64::from(row / 2) / [13.0, 14.0][(row % 2) as usize] * std::f64::consts::TAU).sin();
+        let even = |row: u32| f64::from(row) * 0.5;
+        let uneven = |row: u32| f64::from(row / 2) + f64::from(row % 2) * 0.4;
+        let pause = |row: u32| even(row) + if row < 101 { 0.0 } else { 60.25 };
+        let late = |row: u32| even(row) + if row < 100 { 0.0 } else { 0.5 };
+        let cases: [LostRows<'_>; 12] = [
+            ("none", &even, (&levels, true), &[], true),
+            ("one of the first board", &even, (&levels, true), &[100], true),
+            ("one of the second board", &even, (&levels, true), &[101], true),
+            ("both", &even, (&levels, true), &[100, 101], true),
+            ("three", &even, (&levels, true), &[100, 101, 102], true),
+            ("one of each, apart", &even, (&levels, true), &[100, 103], true),
+            ("one of equal boards at uneven times", &uneven, (&wave, false), &[100], true),
+            ("another one of equal boards at uneven times", &uneven, (&wave, false), &[101], true),
+            ("none, half a round late", &late, (&levels, true), &[], true),
+            ("all but one behind a pause", &pause, (&levels, true), &[101, 103, 104, 105, 106], false),
+            ("none, with a pause", &pause, (&levels, true), &[], true),
+            ("none, of equal boards, with a pause", &pause, (&wave, false), &[], false),
+        ];
+        for (what, time, (watts, has_levels), lost, is_known) in cases {
+            let left = || (0..240).filter(|row| !lost.contains(row));
+            let rows: Vec<PowerRow> = left().map(|row| (EventTime::from_seconds(time(row)), Some(watts(row)))).collect();
+            let turns = BoardTurns { round_seconds: 1.0, has_levels };
+            let expected = if is_known { Ok(left().map(|row| (row % 2) as usize).collect()) } else { Err(101) };
+            assert_eq!(assign_turns(&rows, turns), expected, "{what}");
+        }
+        let twice = [0, 1, 1, 2].map(|row| (EventTime::from_seconds(even(row)), Some(levels(row))));
+        let turns = BoardTurns { round_seconds: 1.0, has_levels: true };
+        assert_eq!(assign_turns(&twice, turns), Ok(vec![0, 1, 1, 0]));
     }
 
     #[test]

@@ -675,10 +675,12 @@ fn words(name: &str) -> impl Iterator<Item = &str> {
 /// Multiples of counts, as letters and as words.
 const COUNT_LETTERS: [&str; 7] = ["k", "K", "M", "B", "G", "bn", "Mio"];
 const COUNT_WORDS: [&str; 6] = ["thousand", "thousands", "million", "millions", "billion", "billions"];
-/// The same in small letters, which mean nothing else beside what is counted.
+/// The same in small letters, which mean nothing else directly behind what is counted.
 const SMALL_COUNT_LETTERS: [&str; 2] = ["m", "b"];
 /// Words that a letter behind them makes a multiple of.
 const COUNTED_WORDS: [&str; 7] = ["images", "samples", "sequences", "steps", "token", "tokens", "total"];
+/// Words behind those, which distinguish nothing: `tokens_seen_m`, `tokens_so_far_b`.
+const WORDS_BEHIND_COUNTED: [&str; 3] = ["far", "processed", "seen"];
 /// Words that a letter behind them distinguishes: `samples_group_b`.
 const LETTERED_WORDS: [&str; 27] = [
     "arm", "batch", "case", "class", "device", "expert", "fold", "gpu", "group", "head", "host", "job", "layer", "model", "node",
@@ -686,7 +688,7 @@ const LETTERED_WORDS: [&str; 27] = [
 ];
 
 /// Returns the letter at the end of a name in which something is counted, if it states a multiple: `M` of `tokens_M`,
-/// `tokens_seen_M` and `tokensM`, `b` of `tokens_b`.
+/// `tokens_seen_M` and `tokensM`, `b` of `tokens_b`. That of `tokens_test_b` is of a test.
 fn count_ending(name: &str) -> Option<&str> {
     let is_one = |list: &[&str], word: &str| list.iter().any(|known| word.eq_ignore_ascii_case(known));
     let name = name.trim_end();
@@ -694,8 +696,10 @@ fn count_ending(name: &str) -> Option<&str> {
     let (last, before) = places.split_last().filter(|(last, _)| last.end == name.len())?;
     let letter = &name[last.clone()];
     let counts = before.iter().any(|place| is_one(&COUNTED_WORDS, &name[place.clone()]));
-    let is_label = before.last().is_some_and(|place| is_one(&LETTERED_WORDS, &name[place.clone()]));
-    (counts && !is_label && (COUNT_LETTERS.contains(&letter) || SMALL_COUNT_LETTERS.contains(&letter))).then_some(letter)
+    let follows = |list: &[&str]| before.last().is_some_and(|place| is_one(list, &name[place.clone()]));
+    let is_small = || SMALL_COUNT_LETTERS.contains(&letter) && (follows(&COUNTED_WORDS) || follows(&WORDS_BEHIND_COUNTED));
+    let is_large = || COUNT_LETTERS.contains(&letter) && !follows(&LETTERED_WORDS);
+    (counts && (is_large() || is_small())).then_some(letter)
 }
 
 /// Returns the multiple in which the name of a column states that it counts: `M` of `tokens (M)`, `tokens_M`, `Mtokens` and `M
@@ -828,6 +832,14 @@ fn is_foreign_in_any_case(word: &str) -> bool {
     is_word(&FOREIGN_UNITS) && !is_word(&UNITS_BY_CASE)
 }
 
+/// Returns whether a name spells a unit of power or energy out, as `gpu_power_watts_hp` does: two letters at its end are a label then.
+fn has_spelled_unit(name: &str) -> bool {
+    let is_long = |word: &str| {
+        word.chars().count() > 3 && Unit::by_name(&word.to_lowercase()).is_some_and(|unit| unit.dimension.is_electrical())
+    };
+    spelled_units(name).iter().any(|(_, unit)| unit.is_some()) || word_places(name).into_iter().any(|place| is_long(&name[place]))
+}
+
 /// Returns a unit of [`FOREIGN_UNITS`], in any letter case, that is the text in the last brackets of a name, or else its last word:
 /// `va` of `power_va`, `Cw` of `powerCw`, `VA` of a name that is nothing else. Other names of two letters may be of a host.
 fn foreign_ending(name: &str) -> Option<&str> {
@@ -839,7 +851,8 @@ fn foreign_ending(name: &str) -> Option<&str> {
     let last = places.last().filter(|last| last.end == name.len()).map(|last| &name[last.clone()]);
     let is_alone = |word: &str| word.len() > 2 || word.eq_ignore_ascii_case("va");
     let last = last.filter(|word| places.len() > 1 || is_alone(word));
-    [segment, last].into_iter().flatten().find(|word| is_foreign_in_any_case(word))
+    let found = [segment, last].into_iter().flatten().find(|word| is_foreign_in_any_case(word));
+    found.filter(|word| word.len() > 2 || !has_spelled_unit(name))
 }
 
 /// Words of energy before a number that is a factor of the unit behind it.
@@ -870,6 +883,8 @@ pub fn unreadable_unit(name: &str) -> Option<&str> {
     let last = brackets.or_else(|| name.rsplit_once(['_', ',', '/', '.', '-', ' ']).map(|(_, unit)| unit.trim()));
     let is_foreign = |unit: &&str| match brackets {
         Some(_) => FOREIGN_UNITS.contains(unit) || is_multiple(unit),
+        // No other one has two small letters.
+        None if *unit == "hp" => !has_spelled_unit(name),
         None => FOREIGN_UNITS.contains(unit) && !UNITS_IN_BRACKETS.contains(unit),
     };
     let is_readable = bracketed_unit(name).is_some();
@@ -1015,7 +1030,16 @@ mod tests {
             ("mtokens", Some("m")),
             ("tokens_b", Some("b")),
             ("tokens_processed_bn", Some("bn")),
+            ("tokens_seen_m", Some("m")),
+            ("samples_processed_m", Some("m")),
+            ("tokens_total_b", Some("b")),
+            ("tokens_so_far_b", Some("b")),
             ("samples_group_b", None),
+            ("tokens_test_b", None),
+            ("samples_set_b", None),
+            ("samples_exp_b", None),
+            ("tokens_user_m", None),
+            ("tokens_plan_b", None),
             ("tokens_top_k", None),
             ("samples_GPU_B", None),
             ("tokens_to_m2", None),
@@ -1440,6 +1464,13 @@ mod tests {
             ("power_ma", None),
             ("power_ev", None),
             ("power_nw1", None),
+            ("gpu_power_watts_hp", None),
+            ("gpuPowerWattsHp", None),
+            ("power_kilowatts_va", None),
+            ("power_watts_VA", Some("VA")),
+            ("power_watts_horsepower", Some("horsepower")),
+            ("gpu_power_hp", Some("hp")),
+            ("power_kW_hp", Some("hp")),
             ("leistung_mikrowatt", Some("mikrowatt")),
             ("potencia_milivatios", None),
             ("Мощность, кВт", None),

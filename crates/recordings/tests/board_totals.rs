@@ -138,6 +138,43 @@ fn boards_of_one_table_with_the_same_readings_are_noted() {
 }
 
 #[test]
+fn boards_in_turn_are_found_and_kept_apart_over_blank_doubled_and_lost_rows() {
+    let power = |same_time| ImportOptions { same_time, ..maps(&["power_watts=w:W"]) };
+    let watts = |row: u32| [300.0, 100.0][(row % 2) as usize] + f64::from(row / 2 * 37 % 13);
+    let lines: Vec<String> = (0..2 * ROWS).map(|row| format!("{},{:.1}\n", clock(500 * row), watts(row))).collect();
+    let table = |change: fn(&mut Vec<String>)| {
+        let mut lines = lines.clone();
+        change(&mut lines);
+        format!("time,w\n{}", lines.concat())
+    };
+    for (what, text) in [
+        ("a blank cell", table(|lines| lines[101] = format!("{},\n", clock(50_500)))),
+        ("a row twice", table(|lines| lines.insert(102, lines[101].clone()))),
+        ("a row of the first board lost", table(|lines| drop(lines.remove(100)))),
+        ("a row of the second board lost", table(|lines| drop(lines.remove(101)))),
+        ("three rows lost", table(|lines| drop(lines.drain(100..103)))),
+    ] {
+        let error = import(&text, &power(None)).map(|imported| joules(&imported)).unwrap_err();
+        assert!(error.contains("take turns between 2 boards"), "{what}: {error}");
+        let imported = import(&text, &power(Some(SameTimeRule::Boards))).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let rows = telemetry(&imported);
+        for (board, levels) in [(":gpu-0", 300.0..320.0), (":gpu-1", 100.0..120.0)] {
+            let own: Vec<f64> =
+                rows.iter().filter(|row| row.device.as_str().ends_with(board)).filter_map(|row| row.power_watts).collect();
+            assert!(own.len() >= 118 && own.iter().all(|watts| levels.contains(watts)), "{what}, {board}: {own:?}");
+        }
+    }
+    // Behind a pause a single row may be of either board.
+    let text = table(|lines| {
+        let behind = [170, 175, 176].map(|half: u32| format!("{},110.0\n", clock(500 * half)));
+        lines.truncate(120);
+        lines.extend(behind);
+    });
+    let error = import(&text, &power(Some(SameTimeRule::Boards))).map(|imported| joules(&imported)).unwrap_err();
+    assert!(error.starts_with("t.csv:122: ") && error.contains("neither time nor power shows"), "{error}");
+}
+
+#[test]
 fn two_boards_without_an_id_in_turn_are_no_board_of_their_mean() {
     let power = |same_time| ImportOptions { same_time, ..maps(&["power_watts=w:W"]) };
     let table = |offset: u32, watts: &dyn Fn(u32, u32) -> f64| -> String {

@@ -88,6 +88,28 @@ fn power_in_other_rows_than_the_counter_gives_the_same_verdict() {
 }
 
 #[test]
+fn a_hole_of_the_log_is_no_step_of_the_counter() {
+    // Two minutes at 300 W, ten without rows, and two more.
+    let table = |ratio: f64, is_blank: fn(u32) -> bool| {
+        let row = |second: u32| {
+            let watts = if is_blank(second) { "" } else { "300" };
+            format!("{},{watts},{}\n", clock(10 * second), 5000.0 + 300.0 * ratio * f64::from(second))
+        };
+        "time,w,j\n".to_owned() + &(0..=120).chain(720..=840).map(row).collect::<String>()
+    };
+    for (ratio, expected) in [(1.0, "agrees"), (0.5, "noted"), (2.0, "noted"), (10.0, "noted")] {
+        for (what, is_blank) in [
+            ("in all rows", (|_| false) as fn(u32) -> bool),
+            ("but the first", |second| second == 0),
+            ("but the last before the hole", |second| second == 120),
+            ("but the first after the hole", |second| second == 720),
+        ] {
+            assert_eq!(verdict(&table(ratio, is_blank), &both()), expected, "counter × {ratio}, power {what}");
+        }
+    }
+}
+
+#[test]
 fn a_counter_of_another_scale_is_left_out_where_power_is_steady() {
     for ratio in [4.0, 10.0, 0.1] {
         let text = two_minutes(&|seconds| 300.0 * ratio * seconds, |_| false);

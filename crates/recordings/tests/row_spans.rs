@@ -194,6 +194,13 @@ fn windows_that_run_at_one_time_count_once() {
         ("in the order of Zeus", epochs.collect(), NAMED, 106_905.0, "is taken off it"),
         ("growing steps and their sum", train.clone(), NAMED, 37e3, "is taken off it"),
         ("in part, with the same power", at_once.collect(), NAMED, 36_610.0, "counts once"),
+        (
+            "in part, two of one start",
+            vec![(0.0, "step", 20.0, 6e3), (0.0, "step", 10.0, 3e3), (15.0, "step", 15.0, 4500.0)],
+            NAMED,
+            9e3,
+            "counts once",
+        ),
     ] {
         let imported = import_windows(&windows, map, &[]).unwrap_or_else(|error| panic!("{what}: {error}"));
         near(known(&imported).0, joules, what);
@@ -247,6 +254,47 @@ fn energy_since_the_start_of_a_job_is_a_total_that_begins_there() {
     let of_driver = "timestamp,duration,j\n2025-02-03T10:01:00Z,60,5018000\n2025-02-03T10:02:00Z,120,5036000\n";
     let imported = read(CSV, &[("t.csv", of_driver)], &maps(&["energy_joules_total=j:J"])).unwrap();
     near(known(&imported).0, 18e3, "a counter that began before the job");
+}
+
+#[test]
+fn rows_that_follow_each_other_are_no_jobs() {
+    let header = "timestamp,duration,j,gpu\n2025-02-03T10:00:01Z,1,300,0\n";
+    let ends = ["10:01:41", "10:03:21", "10:05:01", "10:06:41", "10:08:21"];
+    let rows = |joules: fn(u32) -> u32| {
+        let row = |(end, row)| format!("2025-02-03T{end}Z,100,{},0\n", joules(row));
+        ends.iter().zip(1..).map(row).collect::<String>()
+    };
+    let (total, added) = (rows(|row| 300 + 30_000 * row), rows(|_| 30_000));
+    let goes_on = "2025-02-03T10:01:00Z,60,18000,0\n2025-02-03T11:01:00Z,60,36000,0\n2025-02-03T11:02:00Z,120,54000,0\n";
+    for (what, text, map, joules) in [
+        ("a warm-up, and a total", format!("{header}{total}"), "energy_joules_total=j:J", 150e3),
+        ("a warm-up, and what rows add", format!("{header}{added}"), "energy_joules=j:J", 150.3e3),
+        ("a total over jobs", format!("timestamp,duration,j,gpu\n{goes_on}"), "energy_joules_total=j:J", 36e3),
+    ] {
+        let imported =
+            read(CSV, &[("t.csv", &text)], &maps(&[map, "device=gpu"])).unwrap_or_else(|error| panic!("{what}: {error}"));
+        near(known(&imported).0, joules, what);
+        let notes = &imported.report.notes;
+        assert!(!notes.iter().any(|note| note.contains("start of a job")), "{what}: {notes:?}");
+    }
+}
+
+#[test]
+fn the_start_of_a_job_is_no_row_out_of_order() {
+    let row = |at: u32| {
+        let joules = if at.is_multiple_of(12) { (1500 * at).to_string() } else { String::new() };
+        format!("2025-02-03T10:{:02}:{:02}Z,{},{joules},300\n", at / 12, at % 12 * 5, 5 * at)
+    };
+    let rows: Vec<String> = (1..=60).map(row).collect();
+    let swapped = [&rows[..30], &rows[31..32], &rows[30..31], &rows[32..]].concat();
+    for (what, rows, out_of_order) in [("in order", rows.clone(), 0), ("two rows swapped", swapped, 1)] {
+        let text = format!("timestamp,duration,j,w\n{}", rows.concat());
+        let options = maps(&["energy_joules_total=j:J", "power_watts=w:W"]);
+        let imported = read(CSV, &[("t.csv", &text)], &options).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(imported.report.out_of_order, out_of_order, "{what}");
+        let totals: Vec<f64> = telemetry(&imported).iter().filter_map(|row| row.energy_joules_total).collect();
+        assert_eq!(totals, [0.0, 18e3, 36e3, 54e3, 72e3, 90e3], "{what}");
+    }
 }
 
 #[test]

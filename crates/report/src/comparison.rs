@@ -44,7 +44,7 @@ pub struct ReportComparison {
 
 impl ReportComparison {
     /// Compares this one with the other. Refuses every change between a simulated and a real run, and between equal figures; between
-    /// different meters only those of energy and power; between different coverages only those of sums of energy.
+    /// different meters only those of energy and power; between different coverages or different work only those of sums of energy.
     pub fn of(this: &WorkloadReport, other: &WorkloadReport) -> Self {
         let origin_refusal = refuse_origins(this, other).or_else(|| refuse_equal_figures(this, other));
         let meter_refusal = refuse_meters(this, other);
@@ -52,7 +52,7 @@ impl ReportComparison {
         let is_any_refused = origin_refusal.is_some();
         let is_energy_refused = is_any_refused || meter_refusal.is_some();
         let coverage_refusal = refuse_coverages(this, other).filter(|_| !is_energy_refused);
-        let is_sum_refused = is_energy_refused || coverage_refusal.is_some();
+        let is_sum_refused = is_energy_refused || coverage_refusal.is_some() || is_apart(this.samples, other.samples);
         Self {
             joules_per_sample: pair(|report| report.joules_per_sample, is_energy_refused),
             samples_per_second: pair(|report| divide_known(report.samples, report.duration_seconds), is_any_refused),
@@ -65,6 +65,24 @@ impl ReportComparison {
             refusals: origin_refusal.into_iter().chain(meter_refusal).chain(coverage_refusal).collect(),
         }
     }
+}
+
+/// Note beside a comparison of different work.
+pub const DIFFERENT_WORK: &str =
+    "the runs did different numbers of samples: their J/sample compare, and sums of energy, cost and CO₂ do not";
+
+impl ReportComparison {
+    /// Returns whether the two did different work: their samples differ by more than 1 %. Sums of energy do not compare then.
+    pub fn is_of_different_work(&self) -> bool {
+        is_apart(self.samples.this, self.samples.other)
+    }
+}
+
+/// Most by which the samples of the same work differ, as a part of them.
+const SAMPLES_APART: f64 = 0.01;
+
+fn is_apart(this: Option<f64>, other: Option<f64>) -> bool {
+    this.zip(other).is_some_and(|(this, other)| (this - other).abs() > SAMPLES_APART * this.max(other))
 }
 
 /// Returns why no change is computed if one of the two is simulated and the other is not.
@@ -108,10 +126,11 @@ const COVERAGE_APART: f64 = 0.01;
 fn refuse_coverages(this: &WorkloadReport, other: &WorkloadReport) -> Option<String> {
     let (here, there) = this.coverage_ratio.zip(other.coverage_ratio)?;
     let [here_percent, there_percent] = [here, there].map(|ratio| format_percent(ratio, 1));
+    let figure = if this.joules_per_sample.and(other.joules_per_sample).is_some() { "J/sample" } else { "mean power" };
     ((here - there).abs() > COVERAGE_APART).then(|| {
         format!(
             "the energy of the other is known for {there_percent} of its time, here for {here_percent}; no change of energy, cost or CO₂ \
-             is computed: compare J/sample"
+             is computed: compare {figure}"
         )
     })
 }

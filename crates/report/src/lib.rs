@@ -25,7 +25,7 @@ pub mod words;
 /// Zone of `--time-zone`.
 pub use jiff::tz::TimeZone;
 
-pub use comparison::{FigurePair, ReportComparison};
+pub use comparison::{DIFFERENT_WORK, FigurePair, ReportComparison};
 pub use figures::{EnergyReport, GPUS_WITHOUT_WORKLOAD, SpanRow, WindowRow, WorkloadReport};
 pub use grid_data::{GridCarbon, GridDataError, Prices, grid_time_format, read_carbon, read_prices, time_zone};
 pub use headline::{SavingSummary, SavingVerdict};

@@ -1014,24 +1014,40 @@ impl WorkloadEvents<'_> {
         }
     }
 
-    /// Returns a note if devices joined the run while its layout stayed: before, a window expects those alone that it knows.
+    /// Returns a note if devices joined the run while its layout stayed: before, a window expects those alone that it knows. Windows that
+    /// are not observed from start to end do not count, since devices are found within seconds of each other.
     fn note_late_devices(&self) -> Option<String> {
-        let mut windows = self.run().filter(|window| window.gpus > 0);
-        let mut before = windows.next()?;
-        for window in windows {
-            let is_same = window.generation == before.generation && window.layout == before.layout && !window.restarted;
-            if is_same && window.gpus > before.gpus {
-                return Some(format!(
-                    "energy is of {} until {} and of {} then, without a restart or a change of the layout: if the job ran on all of \
-                     them before, too, J/sample is too low, and coverage does not show it",
-                    counted(u64::from(before.gpus), "device"),
-                    window.start,
-                    window.gpus
-                ));
+        /// Least part of the device time that is missing.
+        const LEAST_MISSING: f64 = 0.01;
+        let mut most: Option<&ReportWindow> = None;
+        let (mut seconds, mut missing, mut found) = (0.0, 0.0, None);
+        for window in self.run().filter(|window| window.gpus > 0 && window.is_observed_whole()) {
+            let is_same = |before: &&ReportWindow| {
+                let is_same_layout = window.generation == before.generation && window.layout == before.layout;
+                is_same_layout && window.meter == before.meter && !window.restarted
+            };
+            match most.filter(is_same) {
+                Some(before) if window.gpus > before.gpus => {
+                    missing += seconds * f64::from(window.gpus - before.gpus);
+                    found = found.or(Some((before.gpus, window)));
+                    most = Some(window);
+                }
+                Some(_) => {}
+                None => (most, seconds) = (Some(window), 0.0),
             }
-            before = window;
+            seconds += window.run_seconds;
         }
-        None
+        let (before, from) = found?;
+        let known: f64 = self.run().map(|window| window.run_seconds * f64::from(window.gpus)).sum();
+        (missing > LEAST_MISSING * (known + missing)).then(|| {
+            format!(
+                "energy is of {} until {} and of {} then, without a restart or a change of the layout: if the job ran on all of them \
+                 before, too, J/sample is too low, and coverage does not show it",
+                counted(u64::from(before), "device"),
+                from.start,
+                from.gpus
+            )
+        })
     }
 
     /// Returns why no window of the run has energy, as far as the windows show it, and what would change it.

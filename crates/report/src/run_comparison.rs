@@ -5,9 +5,6 @@ use serde::Serialize;
 use crate::comparison::FigurePair;
 use crate::{EnergyReport, ReportComparison, SavingSummary, WorkloadReport};
 
-/// Most by which the samples of one workload differ in two runs of the same work, as a part of them.
-const SAMPLES_APART: f64 = 0.01;
-
 /// A workload in both runs.
 #[derive(Debug, Clone)]
 pub struct WorkloadPair<'a> {
@@ -23,6 +20,8 @@ pub struct RunTotals {
     pub energy_joules: FigurePair,
     /// Energy of the samples of this run, at the J/sample of each of the two: what compares if they did different work.
     pub same_work_joules: FigurePair,
+    /// Workloads in that sum: those whose J/sample compares.
+    pub same_work_workloads: usize,
     pub cost: FigurePair,
     pub co2_grams: FigurePair,
 }
@@ -59,13 +58,9 @@ impl<'a> RunComparison<'a> {
         }
     }
 
-    /// Returns whether a workload did different work in the two: its samples differ by more than 1 %.
+    /// Returns whether a workload did different work in the two runs.
     pub fn is_of_different_work(&self) -> bool {
-        let differs = |pair: &WorkloadPair<'_>| {
-            let samples = pair.this.samples.zip(pair.other.samples);
-            samples.is_some_and(|(this, other)| (this - other).abs() > SAMPLES_APART * this.max(other))
-        };
-        self.pairs.iter().any(differs)
+        self.pairs.iter().any(|pair| pair.figures.is_of_different_work())
     }
 
     /// Returns the sums over the workloads of both runs.
@@ -73,20 +68,29 @@ impl<'a> RunComparison<'a> {
         let this = SavingSummary::of(self.pairs.iter().map(|pair| pair.this));
         let other = SavingSummary::of(self.pairs.iter().map(|pair| pair.other));
         let is_refused = self.pairs.iter().any(|pair| !pair.figures.refusals.is_empty());
+        let is_sum_refused = is_refused || self.is_of_different_work();
         let pair = |of: fn(&SavingSummary) -> Option<f64>, is_refused: bool| FigurePair::of(of(&this), of(&other), is_refused);
-        let for_same_work = |joules_per_sample: fn(&ReportComparison) -> Option<f64>| {
-            let of = |pair: &WorkloadPair<'_>| Some(joules_per_sample(&pair.figures)? * pair.this.samples?);
-            self.pairs.iter().map(of).sum::<Option<f64>>()
-        };
-        let same_work =
-            [for_same_work(|figures| figures.joules_per_sample.this), for_same_work(|figures| figures.joules_per_sample.other)];
-        let is_work_refused = self.pairs.iter().any(|pair| pair.figures.joules_per_sample.change_ratio.is_none());
+        let (same_work, workloads) = self.same_work();
         RunTotals {
-            same_work_joules: FigurePair::of(same_work[0], same_work[1], is_work_refused),
-            energy_joules: pair(|sums| sums.energy_joules.filter(|_| !sums.lacks_energy), is_refused),
-            cost: pair(|sums| sums.cost, is_refused || this.currency != other.currency),
-            co2_grams: pair(|sums| sums.co2_grams, is_refused),
+            same_work_joules: same_work,
+            same_work_workloads: workloads,
+            energy_joules: pair(|sums| sums.energy_joules.filter(|_| !sums.lacks_energy), is_sum_refused),
+            cost: pair(|sums| sums.cost, is_sum_refused || this.currency != other.currency),
+            co2_grams: pair(|sums| sums.co2_grams, is_sum_refused),
         }
+    }
+
+    /// Returns the energy of the samples of this run at the J/sample of each run, and of how many workloads: those whose J/sample
+    /// compares.
+    fn same_work(&self) -> (FigurePair, usize) {
+        let of = |pair: &WorkloadPair<'_>| {
+            let FigurePair { this, other, change_ratio } = pair.figures.joules_per_sample;
+            change_ratio?;
+            Some([this? * pair.this.samples?, other? * pair.this.samples?])
+        };
+        let compared: Vec<[f64; 2]> = self.pairs.iter().filter_map(of).collect();
+        let sum = |at: usize| (!compared.is_empty()).then(|| compared.iter().map(|joules| joules[at]).sum::<f64>());
+        (FigurePair::of(sum(0), sum(1), false), compared.len())
     }
 }
 

@@ -143,6 +143,16 @@ pub fn outside_run_seconds(window: &EfficiencyWindow) -> f64 {
     if window.run_declared && rest > SHORTEST_REST_SECONDS { rest } else { 0.0 }
 }
 
+/// Returns whether a window that lies partly in a run shows that the run has ended in it: nothing of the workload was observed
+/// up to the window's end, and the run is no longer than the observed time.
+///
+/// A run that goes on reaches to the end of the window, and its begin is observed. It looks the same only if everything of the
+/// workload was silent at the window's end for no longer than its devices were observed before the run. Its next window corrects that.
+fn ended_when_observed(window: &EfficiencyWindow) -> bool {
+    let Some((from, to)) = window.observed_start.zip(window.observed_end) else { return false };
+    to < window.window_end && window.run_seconds <= to.seconds_since(from) + SHORTEST_REST_SECONDS
+}
+
 /// Whether a job's run has ended, by its windows in order of time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RunProgress {
@@ -153,11 +163,13 @@ pub struct RunProgress {
 
 impl RunProgress {
     /// Takes the newest window. A window before the run lies outside of it, too: one within it comes first. After its end, a window
-    /// that lies partly in a run is one in which the job was started again.
+    /// that lies partly in a run is one in which the job was started again. A window in which a run begins may be that of its end,
+    /// too: what was observed shows it.
     pub fn add(&mut self, window: &EfficiencyWindow) {
         let is_within = window.run_declared && window.run_seconds > 0.0;
-        let may_end = self.has_begun && !self.is_over() && !window.has_restart();
-        self.ends_in_newest = may_end && is_within && outside_run_seconds(window) > 0.0;
+        let began_before = self.has_begun && !self.is_over() && !window.has_restart();
+        let ends = began_before || ended_when_observed(window);
+        self.ends_in_newest = is_within && outside_run_seconds(window) > 0.0 && ends;
         self.has_begun |= is_within;
         self.has_ended = self.has_begun && window.run_declared && !is_within;
     }
@@ -383,6 +395,54 @@ mod tests {
         assert_eq!(ended(&[(true, 60.0), (true, 30.0), (true, 20.0)]), (false, false));
         assert_eq!(ended(&[(true, 60.0), (true, 30.0), (true, 0.0), (true, 20.0)]), (false, false));
         assert_eq!(ended(&[(true, 60.0), (true, 30.0), (true, 20.0), (true, 10.0)]), (true, false), "and ended again");
+    }
+
+    #[test]
+    fn a_run_that_begins_and_ends_within_a_window_is_over_with_it() {
+        let at = EventTime::from_seconds;
+        // A minute with its run seconds, and what was observed in it.
+        let window = |minute: f64, run_seconds, observed: Option<(f64, f64)>| EfficiencyWindow {
+            window_start: at(60.0 * minute),
+            window_end: at(60.0 * minute + 60.0),
+            run_declared: true,
+            run_seconds,
+            observed_start: observed.map(|(from, _)| at(60.0 * minute + from)),
+            observed_end: observed.map(|(_, to)| at(60.0 * minute + to)),
+            ..EfficiencyWindow::default()
+        };
+        let is_over = |windows: &[EfficiencyWindow]| {
+            let mut run = RunProgress::default();
+            for window in windows {
+                run.add(window);
+            }
+            run.is_over()
+        };
+        for (run_seconds, observed, expected) in [
+            (45.0, Some((5.0, 50.0)), true),
+            // Its GPU was observed before and after it.
+            (45.0, Some((0.0, 55.0)), true),
+            // It goes on, or it ended with the window, which the next one shows.
+            (50.0, Some((10.0, 60.0)), false),
+            // Its end is not known: its GPU is observed on.
+            (30.0, Some((0.0, 60.0)), false),
+            // It reported its begin only, then it was silent for longer than the processor waits.
+            (50.0, Some((10.0, 10.0)), false),
+            (50.0, Some((10.0, 40.0)), false),
+            // By an earlier release.
+            (45.0, None, false),
+        ] {
+            let first = window(0.0, run_seconds, observed);
+            assert_eq!(is_over(std::slice::from_ref(&first)), expected, "{run_seconds} s within {observed:?}");
+        }
+        let undeclared = EfficiencyWindow { run_declared: false, ..window(0.0, 45.0, Some((5.0, 50.0))) };
+        assert!(!is_over(&[undeclared]), "a job that reports no begin");
+        let ended = [window(0.0, 60.0, Some((0.0, 60.0))), window(1.0, 20.0, Some((0.0, 20.0)))];
+        let again = |run_seconds, to| [&ended[..], &[window(2.0, run_seconds, Some((10.0, to)))]].concat();
+        assert!(is_over(&ended) && is_over(&again(30.0, 40.0)), "started again and ended");
+        assert!(!is_over(&again(50.0, 60.0)), "started again");
+        // Its settings or its processes changed in the window that it ended in.
+        let restart = EfficiencyWindow { restarted: true, ..window(1.0, 20.0, Some((0.0, 20.0))) };
+        assert!(is_over(&[ended[0].clone(), restart]));
     }
 
     #[test]

@@ -222,7 +222,15 @@ fn two_runs_are_compared_with_sums_in_every_form() {
         "did different numbers",
     );
     assert!(text.contains(start) && text.contains(note), "{text}");
+    assert!(row(&text, "Workloads in both runs", "a/both").ends_with("4.00 MJ 3.50 MJ -"), "{text}");
     assert!(!comparison.is_of_different_work());
+    // One without J/sample is in no sum of the same work.
+    let idle = |joules: f64, samples| {
+        let windows = [window("a/both", 0, joules, Some(samples)), window("gpus", 0, 1e6, None)];
+        report(&windows, [], [], &priced())
+    };
+    let text = RunComparison::of(&idle(3.5e6, 80.0), &idle(4e6, 100.0)).render_text(None);
+    assert!(text.contains("the samples of 1 of them took 3.50 MJ instead of 3.20 MJ (+9.4 %)"), "{text}");
 
     // What could not be read of a run is in every form.
     let part = other.clone().with_source_notes(vec!["the archive lacks a file".to_owned()]);

@@ -1071,7 +1071,13 @@ fn progress_of_no_window_is_counted_and_reported() {
 
 #[test]
 fn devices_that_join_a_run_are_noted_unless_its_layout_changed() {
-    let of = |minute: i64, gpus: u32| EfficiencyWindow { gpus, generation: Some(1), ..window(minute, 600.0, 100.0) };
+    let of = |minute: i64, gpus: u32| EfficiencyWindow {
+        gpus,
+        generation: Some(1),
+        observed_start: Some(at(minute)),
+        observed_end: Some(at(minute + 1)),
+        ..window(minute, 600.0, 100.0)
+    };
     let note = |windows: &[EfficiencyWindow]| {
         let mut reporter = Reporter::default();
         for window in windows {
@@ -1087,4 +1093,11 @@ fn devices_that_join_a_run_are_noted_unless_its_layout_changed() {
     for windows in [[of(0, 2), of(1, 2)], [of(0, 2), of(1, 1)], [of(0, 1), restarted], [of(0, 1), scaled]] {
         assert_eq!(note(&windows), None);
     }
+    // A device that was away, and a start that the first window has a part of.
+    assert_eq!(note(&[of(0, 8), of(1, 7), of(2, 8)]), None);
+    let part = EfficiencyWindow { observed_start: Some(at(0).plus_micros(50_000_000)), ..of(0, 9) };
+    assert_eq!(note(&[part, of(1, 16), of(2, 16)]), None);
+    let mut long: Vec<EfficiencyWindow> = (1..200).map(|minute| of(minute, 16)).collect();
+    long.insert(0, of(0, 15));
+    assert_eq!(note(&long), None, "a device minute of 3,200");
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -33,7 +33,6 @@ from .forward import (
 )
 
 UNSEEN: Final = "weights lead to the blocks that did not in the step before the freeze, and would not train in such a step"
-LONG: Final = "too much is computed in front of the blocks to look in each step whether something else wants its gradients"
 OPEN: Final = "gradients are wanted of what the compiled code with the first block is given, and would end in front of the blocks"
 
 #: Types by which the bits of numbers are added up, by their bytes.
@@ -63,6 +62,7 @@ class Trace:
     def begin(self) -> None:
         """Begins to note the calls of a pass. A module that was not seen before is behind the block only if that is noted, too."""
         self._is_begun_now = False
+        self.opened = None
 
     def on_block(self) -> None:
         self.has_begun = self._is_begun_now = True
@@ -94,8 +94,10 @@ class Boundary:
     that the freeze stops, whose gradients are removed.
     """
 
-    def __init__(self, model: nn.Module, view: View | None, trace: Trace) -> None:
+    def __init__(self, model: nn.Module, view: View | None, trace: Trace, thaw_left: Callable[[], bool]) -> None:
         self.trace = trace
+        #: Has the blocks train again if nothing refers to the job any more; returns whether it does.
+        self._thaw_left = thaw_left
         self._shared: frozenset[int | str] = frozenset() if view is None else view.shared_inputs
         self._is_first_only = view is None
         self._own, self._made = OwnWeights(model), MadeLeaves(model)
@@ -116,6 +118,8 @@ class Boundary:
         self._note = when_compiling(self._on_compiling)
 
     def __call__(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if not torch.compiler.is_compiling() and self._thaw_left():
+            return args, kwargs
         # Some loops train a model in the mode of evaluation.
         if torch.is_grad_enabled() and not (self._note() if torch.compiler.is_compiling() else self._may_cut(args, kwargs)):
             return args, kwargs
@@ -148,10 +152,13 @@ class Boundary:
     def end_watch(self) -> None:
         self._watched = None
 
-    def settle(self) -> None:
-        """Has only those weights cut off from now on that were in front of the blocks until now."""
+    def settle(self, judged: Sequence[nn.Parameter] = ()) -> None:
+        """Has only those weights cut off from now on that were in front of the blocks until now.
+
+        ``judged``: those of which the check found so where no graph was seen, as in compiled code.
+        """
         if self._stopped is None:
-            self._stopped = self._tied | self._met
+            self._stopped = self._tied | self._met | {id(weight) for weight in judged}
 
     def _is_cut(self, place: int | str, value: Any) -> bool:
         return isinstance(value, torch.Tensor) and value.requires_grad and place not in self._shared
@@ -177,7 +184,7 @@ class Boundary:
             self.trace.on_block()
         # What goes wrong here must not reach training.
         try:
-            opened = self._refusal_of(leaves_of(inputs)) if inputs else None
+            opened = self._refusal_of(leaves_of(edges_of(inputs))) if inputs else None
         except Exception as error:
             opened = f"it cannot be seen what is in front of the blocks: {error}"
         if opened is not None:
@@ -187,10 +194,10 @@ class Boundary:
                 self._watch(inputs)
         return opened is None
 
-    def _refusal_of(self, leaves: list[torch.Tensor] | None) -> str | None:
+    def _refusal_of(self, leaves: list[torch.Tensor] | str) -> str | None:
         """Returns why what leads to these leaves is not detached; ``None``: it is."""
-        if leaves is None:
-            return LONG
+        if isinstance(leaves, str):
+            return leaves
         stopped = self._stopped
         for leaf in leaves:
             if stopped is not None and id(leaf) in stopped:

@@ -154,8 +154,6 @@ class Client:
         self.demand: Callable[[], None] | None = None
         #: Called at the end of the interpreter if nobody closed the client: the fields of its last event.
         self.ending: Callable[[], dict[str, Any]] | None = None
-        #: The fields of the last event of a job that was collected, until the thread sends it.
-        self._left: dict[str, Any] | None = None
         #: Fields that no event has, and that were logged.
         self._unknown_fields: set[str] = set()
         #: Fields whose values did not fit, and that were logged.
@@ -187,6 +185,8 @@ class Client:
         self._connection: http.client.HTTPConnection | None = None
         self._context: ssl.SSLContext | None = None
         self._closing = False
+        #: Time and fields of the last event of a job that was collected, until the thread sends it.
+        self._left: tuple[int, dict[str, Any]] | None = None
         self._taken: list[dict[str, Any]] = []
         #: Whether a start was marked that has not arrived.
         self._is_starting = False
@@ -239,6 +239,10 @@ class Client:
 
     def mark(self, **fields: Any) -> int:
         """Keeps an event that begins or ends something; it is sent at once, and again until it arrived. Returns its time in nanoseconds."""
+        return self._mark(fields, None)
+
+    def _mark(self, fields: dict[str, Any], ended: int | None) -> int:
+        """Keeps an event of now, or of when its job ``ended``."""
         moment = time_ns()
         if self.is_disabled:
             return moment
@@ -248,7 +252,7 @@ class Client:
                 newest, self._newest = self._newest, {}
                 if newest:
                     self._events.append(newest)
-                moment = time_ns()
+                moment = time_ns() if ended is None else ended
                 if fields.get("phase") == "started":
                     self._begin_job()
                 self._keep(moment, fields)
@@ -301,12 +305,12 @@ class Client:
         if thread is not None:
             thread.join(CLOSE_SECONDS)
 
-    def begin_close(self, fields: dict[str, Any]) -> threading.Thread | None:
+    def begin_close(self, fields: dict[str, Any], ended: int | None = None) -> threading.Thread | None:
         """Has the thread send what is left and end. Returns it, or ``None`` if there is nothing to wait for."""
         if self.is_disabled or self._pid != os.getpid():
             return None
         if fields:
-            self.mark(**fields)
+            self._mark(fields, ended)
         self._closing = True
         self._wake.set()
         return None if self._thread is threading.current_thread() else self._thread
@@ -317,20 +321,36 @@ class Client:
 
     def leave(self, fields: dict[str, Any]) -> None:
         """Has the thread send what is left, with ``fields`` as the last event, and end, within ``interval_seconds``. Takes no lock."""
-        self._left = fields
+        self._left = (time_ns(), fields)
 
-    def _take_left(self) -> None:
+    def _take_left(self) -> threading.Thread | None:
+        """Closes, if a collected job left its last event. Returns the thread, or ``None`` if there is nothing to wait for."""
         left, self._left = self._left, None
-        if left is not None:
-            self.begin_close(left)
+        return None if left is None else self.begin_close(left[1], left[0])
+
+    def follow_left(self) -> None:
+        """Has what collected jobs of this workload and rank left sent before what is reported from now on. Never raises."""
+        try:
+            left, self._left = self._left, None
+            if left is not None and left[1]:
+                self._mark(left[1], left[0])
+            for other in list(_clients):
+                if other is not self and (other.workload, other.url, other.rank) == (self.workload, self.url, self.rank):
+                    thread = other._take_left()
+                    if thread is not None:
+                        self.follow(thread)
+        except Exception as error:
+            self.note_failure(error)
 
     def begin_exit(self) -> threading.Thread | None:
         """Begins to close a client that reports and that nobody closed. Returns its thread, or ``None`` if nothing is left to send."""
         if not self.is_open():
             return None
-        fields, self._left = self._left or {}, None
+        if self._left is not None:
+            return self._take_left()
+        fields: dict[str, Any] = {}
         try:
-            fields = fields or (self.ending() if self.ending is not None else {})
+            fields = self.ending() if self.ending is not None else {}
         except Exception as error:
             self.note_failure(error)
         return self.begin_close(fields)

@@ -28,6 +28,11 @@ FOREIGN: Final = (
 )
 INPUT: Final = "gradients of what the model is given are wanted, as in adversarial training, and would end in front of the blocks"
 
+LONG: Final = "too much is computed in front of the blocks to look in each step whether something else wants its gradients"
+HIDDEN: Final = (
+    "reentrant gradient checkpointing in front of the blocks hides whether something else wants its gradients: use use_reentrant=False"
+)
+
 #: A place in the graph of gradients: a node, and which of its outputs.
 Edge = tuple[Any, int]
 
@@ -79,9 +84,23 @@ class Found:
 
 def is_compiled(model: nn.Module) -> bool:
     """Returns whether torch.compile wraps a model or a part of it, or compiles it in place."""
-    return any(
-        type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None for part in model.modules()
-    )
+    return any(_is_compiled_itself(part) for part in model.modules())
+
+
+def _is_compiled_itself(module: nn.Module) -> bool:
+    return type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def _outside_of_compiled(model: nn.Module) -> list[nn.Module]:
+    """Returns a model and what is in it, but compiled modules and what is only inside of these: hooks would be compiled with it."""
+    found: dict[int, nn.Module] = {}
+    waiting = [model]
+    while waiting:
+        module = waiting.pop()
+        if id(module) not in found and not _is_compiled_itself(module):
+            found[id(module)] = module
+            waiting.extend(module.children())
+    return list(found.values())
 
 
 def when_compiling(note: Callable[[], Any]) -> Callable[[], Any]:
@@ -139,7 +158,7 @@ class MadeLeaves:
     def __init__(self, model: nn.Module) -> None:
         self._made: dict[int, weakref.ref[torch.Tensor]] = {}
         self.hooks: list[Any] = []
-        for module in () if is_compiled(model) else model.modules():
+        for module in _outside_of_compiled(model):
             if any(getattr(hook, "__name__", "").startswith(LEAF_MAKERS) for hook in module._forward_hooks.values()):
                 self.hooks.append(module.register_forward_hook(Hook(lambda _module, _, output: self._note(output))))
             convolutions = getattr(module, "conv_layers", None) if hasattr(module, "_requires_grad") else None
@@ -345,7 +364,9 @@ class PassWatch:
             if key is not None and key not in shared:
                 detached |= edges
         front = self._walk(detached, ())
-        foreign = self._refusal_of_leaves(front.others)
+        # As it is looked at in each pass while blocks are frozen.
+        leaves = leaves_of(detached)
+        foreign = leaves if isinstance(leaves, str) else self._refusal_of_leaves(front.others)
         if foreign is not None:
             return View(refusal=foreign)
         reached = None if output is None else self._walk(edges_of(output), detached, self._own)
@@ -403,9 +424,9 @@ def walk(edges: Iterable[Edge], stops: Collection[Edge], known: Collection[int],
     return found
 
 
-def leaves_of(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor] | None:
-    """Returns what the gradients of tensors end in; ``None``: the graph is too long, or hides a part. It runs in each pass."""
-    waiting = [node for tensor in tensors for node, _ in edges_of(tensor)]
+def leaves_of(edges: Iterable[Edge]) -> list[torch.Tensor] | str:
+    """Returns what the gradients of these places end in, or why that is not known. It runs in each pass."""
+    waiting = [node for node, _ in edges]
     seen: set[Any] = set()
     leaves: list[torch.Tensor] = []
     while waiting:
@@ -417,8 +438,10 @@ def leaves_of(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor] | None:
         if variable is not None:
             leaves.append(variable)
             continue
-        if len(seen) > MOST_NODES or type(node).__name__.endswith("CheckpointFunctionBackward"):
-            return None
+        if type(node).__name__.endswith("CheckpointFunctionBackward"):
+            return HIDDEN
+        if len(seen) > MOST_NODES:
+            return LONG
         waiting += [following for following, _ in node.next_functions if following is not None]
     return leaves
 

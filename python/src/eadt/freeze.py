@@ -5,6 +5,7 @@ What frameworks get wrong here is handled or refused; each refusal gives its rea
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
@@ -15,7 +16,7 @@ from torch import nn
 from .blocks import embedding_weights, find_blocks, is_called, owner_of, size_of, tied_embeddings, unwrapped
 from .checks import Boundary, Check, CompiledCall, Fingerprint, trace_of
 from .directives import rank_and_world
-from .forward import PassWatch, is_compiled
+from .forward import PassWatch, in_backward, is_compiled
 
 __all__ = ["BlockFreezer", "FreezeRefused", "find_blocks", "give_back", "owner_of", "unwrapped"]
 
@@ -40,8 +41,12 @@ class _Changes:
         self.idle: list[nn.Parameter] = []
         #: Those of the model and of the optimizers.
         self.hooks: list[Any] = []
+        #: Hooks that are called after a step of the optimizers.
+        self.after: list[Any] = []
         #: The steps after the freeze, while they are looked at.
         self.check: Check | None = None
+        #: Whether the freezer or its job is gone, which a collector found, maybe in the middle of a step.
+        self.is_left = False
 
     def thaw(self, layers: int) -> None:
         """Has all blocks but the first ``layers`` train again, and removes all hooks."""
@@ -51,13 +56,34 @@ class _Changes:
         del self.stopped[layers:]
         if layers == 0:
             self.idle = []
-        hooks, self.hooks = self.hooks, []
+        hooks, self.hooks, self.after = [*self.hooks, *self.after], [], []
         for hook in hooks:
             hook.remove()
 
     def give_back(self) -> None:
         """Has the model train as it did before the freeze."""
+        self.is_left = False
         self.thaw(0)
+
+    def leave(self) -> None:
+        """Has the model train as before the freeze at the next call of the first block, or after the optimizer's step.
+
+        Nothing is changed now: gradients of weights that train again in the middle of a step are wrong, and hooks may be on their way.
+        """
+        self.is_left = True
+
+    def thaw_left(self) -> bool:
+        """Gives back what was left, before a pass; returns whether it does. Checkpointing calls blocks again in the backward pass."""
+        if not self.is_left or in_backward():
+            return False
+        self.give_back()
+        return True
+
+    def after_step(self, *_: Any) -> None:
+        if self.is_left:
+            # Hooks like this one are on their way. They stay, and do nothing any more.
+            self.after = []
+            self.give_back()
 
     def end_check(self) -> None:
         check, self.check = self.check, None
@@ -94,7 +120,8 @@ def give_back(model: nn.Module) -> None:
 class BlockFreezer:
     """Freezes and unfreezes a prefix of blocks of one model, on every rank at the same step.
 
-    What another freezer froze of the same blocks trains again, and so does all if the freezer is collected.
+    What another freezer froze of the same blocks trains again, and so does all if nothing refers to the freezer any more: at once, or at
+    the next pass or after the optimizer's step if a collector of cycles found it.
     """
 
     def __init__(
@@ -111,7 +138,8 @@ class BlockFreezer:
         #: Recompilations that torch.compile was given cause for.
         self.recompilations = 0
         self._changes = _Changes()
-        weakref.finalize(self, self._changes.give_back).atexit = False
+        # A collector calls this before `__del__`; a last reference that goes calls it after.
+        weakref.finalize(self, self._changes.leave).atexit = False
         self._boundary: Boundary | None = None
         self._watch = PassWatch(model, self.blocks)
         self._optimizers = _plain(optimizers)
@@ -130,6 +158,15 @@ class BlockFreezer:
         self._changes.give_back()
         self._before = None
         self._watch.close()
+
+    def leave(self) -> None:
+        """Has all blocks train again at the next pass, or after the optimizer's step. It may run in the middle of one."""
+        self._changes.leave()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            if not self._changes.is_left:
+                self.close()
 
     def look_again(self, whole: bool = False) -> None:
         """Looks for reentrant checkpointing in the next forward pass; if ``whole``, at how blocks are called and what trains, too."""
@@ -232,7 +269,7 @@ class BlockFreezer:
         # Before a compiled model is compiled once more: its hooks would stay.
         self._watch.close()
         changes, view = self._changes, self._watch.view
-        before = self.frozen
+        before, changes.is_left = self.frozen, False
         changes.thaw(min(layers, before))
         for block in self.blocks[before:layers]:
             changes.stopped.append(_stop(list(block.parameters()), changes.held()))
@@ -244,7 +281,7 @@ class BlockFreezer:
         self._boundary = self._before = None
         if layers > 0:
             # With tied embeddings the gradient would go through all frozen blocks to reach them.
-            boundary = self._boundary = Boundary(self.model, view, trace_of(self.model, self.blocks[0]))
+            boundary = self._boundary = Boundary(self.model, view, trace_of(self.model, self.blocks[0]), changes.thaw_left)
             first = self.blocks[0]
             changes.hooks = [
                 first.register_forward_pre_hook(boundary, with_kwargs=True)
@@ -253,6 +290,7 @@ class BlockFreezer:
                 *boundary.hooks,
                 *(optimizer.register_step_pre_hook(changes.before_step) for optimizer in self._optimizers),
             ]
+            changes.after = [optimizer.register_step_post_hook(changes.after_step) for optimizer in self._optimizers]
             self._before = Fingerprint([parameter for record in changes.stopped for parameter, trained in record if trained])
         if self._watch.was_compiled or is_compiled(self.model):
             self.recompilations += 1
@@ -314,7 +352,7 @@ class BlockFreezer:
             self._changes.idle = check.idle()
             self._changes.end_check()
             if self._boundary is not None:
-                self._boundary.settle()
+                self._boundary.settle(self._changes.idle)
 
     def _named(self, parameters: Sequence[nn.Parameter]) -> str:
         """Returns the names of the first weights of a few, and how many there are."""

@@ -19,22 +19,22 @@ logger = logging.getLogger("eadt")
 #: Addresses of objects, which the texts of connection errors have: another one at each try.
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+")
 
-#: The row of each W&B run that figures were logged to last.
-_rows: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+#: W&B runs in which ``eadt/steps_total`` is defined as the step.
+_defined: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def to_wandb(job: Job, run: Any) -> None:
-    """Logs to a W&B run (``wandb.init()``), in the row that the loop's own figures go to next."""
+def to_wandb(job: Job, run: Any, commit: bool = False) -> None:
+    """Logs to a W&B run (``wandb.init()``), in the row of the loop's own figures; later figures replace earlier ones of the same row.
+
+    The row is ended by the loop, when it logs to the next one. In a loop that logs nothing itself ``commit=True`` ends it.
+    """
 
     def write() -> None:
-        if run not in _rows:
+        if run not in _defined:
             run.define_metric("eadt/*", step_metric="eadt/steps_total")
-        elif _rows[run] == run.step:
-            # Nobody else logged since: the row has the figures of then.
-            run.log({}, commit=True)
-        # A row that is ended here would have W&B drop what the loop logs to it later.
-        run.log(job.figures(), commit=False)
-        _rows[run] = run.step
+            _defined.add(run)
+        # A row that is ended here has W&B drop what the loop logs to it later.
+        run.log(job.figures(), commit=commit)
 
     _write(job, "W&B", write)
 

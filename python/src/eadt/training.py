@@ -7,6 +7,7 @@ import functools
 import logging
 import math
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -72,6 +73,10 @@ class Job:
         precision = autocast_precision(precision)
         self.model = model
         self.rank = default_rank()
+        #: Not empty if a collector of cycles found the job: it adds to this before ``__del__``, and a last reference that goes after it.
+        self._found: list[bool] = []
+        weakref.finalize(self, self._found.append, True).atexit = False
+        self._thread = threading.get_ident()
         self.client = client or Client(rank=self.rank, **client_options)
         # The client's thread must not keep a job, its model and its optimizer that nothing else refers to.
         self._client_state = self.client.state = _while_alive(self._state, {})
@@ -89,7 +94,7 @@ class Job:
         self._begun: int | None = None
         self._look_at = 0
         self.checkpoints = 0
-        self.energy = Measurement("job", lambda: self.samples_total - self._restored_samples)
+        self.energy = Measurement("job", _while_alive(self._computed, 0.0))
         #: Directives taken up and refused, newest last: ``(decision_id, refusal or None)``.
         self.answers: list[tuple[str, str | None]] = []
         #: Why W&B, MLflow or TensorBoard did not take figures the last time, by name.
@@ -188,6 +193,10 @@ class Job:
             self._restored_samples += number - self.samples_total
             self._samples = number - _samples_of(self._counted) * self._world
 
+    def _computed(self) -> float:
+        """Returns the samples that were computed by this process and the other ranks."""
+        return self.samples_total - self._restored_samples
+
     @property
     def frozen_layers(self) -> int | None:
         """Blocks that are frozen now, or were at the end of the job; ``None``: this job freezes none and cannot be asked to."""
@@ -249,6 +258,7 @@ class Job:
                     client.mark(**fields)
             except Exception as error:
                 client.note_failure(error)
+        client.follow_left()
 
     def autocast(self) -> Any:
         """Returns the context of a forward pass: its precision may be changed by a directive."""
@@ -413,20 +423,22 @@ class Job:
     def __del__(self) -> None:
         """Has the blocks train again, and the client's thread report the end, of a job that nothing refers to any more.
 
-        It may run at any place of any thread: it waits for nothing, and takes no lock that is held here.
+        It may run at any place of any thread: it waits for nothing, and takes no lock that is held here. A collector may find the job, or
+        another thread leave it, in the middle of a step: then the blocks train again at the next pass, or after the optimizer's step.
         """
         with contextlib.suppress(Exception):
+            at_once = not self._found and self._thread == threading.get_ident()
             if self._closed_at == self.steps_total:
                 return
             # Reading its scale would wait for the device.
             self.scaler = None
             # Another job may have its client now.
             if self.client.is_open() and self.client.state is self._client_state:
-                self.client.leave(self._end())
+                self.client.leave(self._end(at_once))
             else:
-                self.release()
+                self.release(at_once)
 
-    def _end(self) -> dict[str, Any]:
+    def _end(self, at_once: bool = True) -> dict[str, Any]:
         """Ends the measurement, and returns the fields of the last event; none for a rank that reports nothing."""
         _begun_jobs.discard(self)
         try:
@@ -441,17 +453,20 @@ class Job:
                 fields["samples_total"] = self.samples_total
             return fields
         finally:
-            self.release()
+            self.release(at_once)
 
-    def release(self) -> None:
-        """Has the model train as it did before the job: all blocks train again, and no hook is left but those in compiled code."""
+    def release(self, at_once: bool = True) -> None:
+        """Has the model train as it did before the job: all blocks train again, and no hook is left but those in compiled code.
+
+        In the middle of a step, not ``at_once``: hooks go by themselves, when they have looked.
+        """
         try:
             frozen = None if self._freezer is None else int(self._freezer.frozen)
             # A freeze that is not checked yet was not acknowledged.
             self._frozen_at_end = frozen if self._checked is None else self._checked[1]
             self._checked = self._pending = None
-            for part in (self._freezer, self._probe, self._meter):
-                close = getattr(part, "close", None)
+            for part in (self._freezer, self._probe, self._meter) if at_once else (self._freezer,):
+                close = (None if at_once else getattr(part, "leave", None)) or getattr(part, "close", None)
                 if close is not None:
                     close()
         except Exception as error:

@@ -635,6 +635,37 @@ class TestReports(unittest.TestCase):
         self.assertEqual([event["time"] for event in own], sorted(event["time"] for event in own))
         self.assertEqual([e["phase"] for e in self.server.events if e["workload"] == "n/b" and "phase" in e], ["started", "finished"])
 
+    def test_a_job_that_nothing_refers_to_ends_before_the_next_one_of_its_name_begins(self) -> None:
+        def train(client: Client) -> None:
+            job = eadt.job(client=client)
+            job.start()
+            # Its thread holds nothing of the job from then on.
+            wait_for(lambda: self.server.events)
+
+        for is_shared in (False, True):
+            with self.subTest(is_shared=is_shared):
+                self.server.events.clear()
+                client = self.client(interval_seconds=600.0)
+                train(client)
+                self.assertIsNotNone(client._left)
+                job = eadt.job(client=client if is_shared else self.client(interval_seconds=600.0))
+                job.start()
+                job.close()
+                reports = [event for event in self.server.events if "phase" in event]
+                self.assertEqual([event["phase"] for event in reports], ["started", "finished", "started", "finished"])
+                self.assertEqual([event["time"] for event in reports], sorted(event["time"] for event in reports))
+
+    def test_the_end_of_a_job_has_the_time_of_its_end_whenever_the_thread_sends_it(self) -> None:
+        client = self.client(interval_seconds=600.0)
+        with mock.patch("eadt.client.time_ns", return_value=10**18):
+            client.report(steps_total=1)
+            client.leave({"phase": "finished"})
+        client.begin_exit().join(60.0)
+        self.assertEqual(self.server.events[-1]["time"], "2001-09-09T01:46:40.000000Z")
+        client.leave({"phase": "finished"})
+        client._reset()
+        self.assertIsNone(client._left, "a child that was forked ends nothing of its parent's")
+
     def test_what_is_evaluated_after_the_end_is_no_part_of_the_job(self) -> None:
         with eadt.job(client=self.client()) as job:
             job.step(samples=8)
@@ -882,6 +913,10 @@ class TestFailures(unittest.TestCase):
                         connection.recv(10)
                         # What a TLS server answers.
                         connection.sendall(b"\x15\x03\x01\x00\x02\x02\x16\r\n\r\n")
+                        # Closed with unread bytes, a connection is reset, and the answer may be lost.
+                        connection.shutdown(socket.SHUT_WR)
+                        while connection.recv(1024):
+                            pass
                         connection.close()
 
             threading.Thread(target=alert, daemon=True).start()

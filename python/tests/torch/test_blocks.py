@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import eadt
 from eadt.directives import Directive
+from eadt.forward import HIDDEN, LONG, MOST_NODES, edges_of, leaves_of
 from eadt.freeze import BlockFreezer, find_blocks
 from tests.models import moved, weights
 from tests.servers import Recorder
@@ -481,10 +482,65 @@ class TestWantedInFront(Trains):
         def make_inputs_require_grads(_module: nn.Module, _: object, output: torch.Tensor) -> None:
             output.requires_grad_(True)
 
-        model = Model()
-        model.front.requires_grad_(False).register_forward_hook(make_inputs_require_grads)
-        answer, _, job = self.asked(model, texts, 2)
-        self.assertEqual((answer, job.frozen_layers), (None, 2))
+        def by_block(model: Model) -> None:
+            for index, block in enumerate(model.blocks):
+                model.blocks[index] = compiled(block)
+
+        for name, wrap in {
+            "eager": lambda _: None,
+            "blocks in place": lambda model: [block.compile(backend="eager") for block in model.blocks],
+            "blocks": by_block,
+            "head": lambda model: model.head.compile(backend="eager"),
+        }.items():
+            with self.subTest(name):
+                torch._dynamo.reset()
+                model = Model()
+                model.front.requires_grad_(False).register_forward_hook(make_inputs_require_grads)
+                wrap(model)
+                answer, _, job = self.asked(model, texts, 2)
+                self.assertEqual((answer, job.frozen_layers), (None, 2))
+
+    def test_steps_of_a_compiled_model_that_are_not_compiled_keep_the_freeze(self) -> None:
+        for kind in ("wrapped", "in place"):
+            with self.subTest(kind):
+                torch._dynamo.reset()
+                model = Model()
+                given = compiled(model) if kind == "wrapped" else model
+                if kind == "in place":
+                    model.compile(backend="eager")
+                answer, frozen, job = self.run_steps(
+                    model, given, lambda step, m=model, g=given: (m.forward if step > 8 else g)(texts()).mean()
+                )
+                self.assertEqual((answer, frozen, job._freezer.opened()), (None, 2, None))
+
+    def test_what_was_wanted_in_an_earlier_freeze_of_a_compiled_model_refuses_no_later_one(self) -> None:
+        torch._dynamo.reset()
+        model = Model(nn.Linear(WIDTH, WIDTH))
+        given, x = compiled(model), vectors()
+        with eadt.job(given, None, layers="auto", url=self.server.url, workload="n/a") as job:
+            for decision in ("d-1", "d-2"):
+                is_wanted = decision == "d-1"
+                given(x.requires_grad_(is_wanted)).sum().backward()
+                job.step()
+                job._take_up(Directive(decision, frozen_prefix_layers=2))
+                given(x).sum().backward()
+                job.step()
+                answered, answer = job.answers[-1]
+                self.assertEqual((answered, answer is None, job.frozen_layers), (decision, not is_wanted, 0 if is_wanted else 2))
+
+    def test_too_much_in_front_to_look_at_in_each_step_is_refused_before_the_freeze(self) -> None:
+        class Columns(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.scale = nn.Parameter(torch.ones(WIDTH))
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return torch.stack([x[..., :1] * self.scale for _ in range(MOST_NODES)]).mean(0)
+
+        model = Model(Columns())
+        freezer = BlockFreezer(model)
+        model(vectors()).sum().backward()
+        self.assertEqual(freezer.refusal(2), LONG)
 
 
 class TestChecks(Trains):
@@ -492,6 +548,10 @@ class TestChecks(Trains):
         answer, _, job = self.asked(Checkpointed(), texts)
         self.assertIn("reentrant", answer or "")
         self.assertEqual(job.frozen_layers, 0)
+
+    def test_reentrant_checkpointing_in_front_has_a_reason_of_its_own(self) -> None:
+        hidden = checkpoint(nn.Linear(WIDTH, WIDTH), vectors().requires_grad_(), use_reentrant=True)
+        self.assertEqual(leaves_of(edges_of(hidden)), HIDDEN)
 
     def test_reentrant_checkpointing_of_compiled_blocks_is_refused(self) -> None:
         for name, wrap in {"in place": lambda block: block.compile(backend="eager") or block, "wrapped": compiled}.items():
@@ -502,6 +562,24 @@ class TestChecks(Trains):
                 answer, _, job = self.asked(model, texts)
                 self.assertIn("reentrant", answer or "")
                 self.assertEqual(job.frozen_layers, 0)
+
+    def test_blocks_that_checkpointing_calls_again_in_the_backward_pass_do_not_train_again_there(self) -> None:
+        class CalledAgain(Model):
+            def run(self, x: torch.Tensor) -> torch.Tensor:
+                for block in self.blocks:
+                    x = checkpoint(block, x, use_reentrant=False)
+                return x
+
+        model = CalledAgain()
+        freezer = BlockFreezer(model)
+        model(texts()).sum().backward()
+        freezer.freeze(2)
+        loss = model(texts()).sum()
+        freezer.leave()
+        loss.backward()
+        self.assertEqual([block.one.weight.requires_grad for block in model.blocks], [False, False, True, True])
+        model(texts()).sum().backward()
+        self.assertTrue(all(parameter.grad is not None for parameter in model.parameters()))
 
     def test_a_freeze_after_which_blocks_get_no_gradient_is_taken_back(self) -> None:
         class Cuts(Model):

@@ -96,7 +96,7 @@ class TestLoggers(unittest.TestCase):
                                 loggers.to_wandb(job, run)
                         if micro_batches == 0:
                             job.step(samples=8)
-                            loggers.to_wandb(job, run)
+                            loggers.to_wandb(job, run, commit=True)
                 [path] = Path(self.folder).rglob(f"*{run.id}.wandb")
                 count = 3 * micro_batches + 3
 
@@ -107,6 +107,30 @@ class TestLoggers(unittest.TestCase):
                 # Another process writes it.
                 logged = wait_for(rows)
                 self.assertEqual([row["eadt/steps_total"] for row in logged if "eadt/steps_total" in row], [1.0, 2.0, 3.0], logged)
+                self.assertEqual(job.logger_failures, {})
+
+    def test_wandb_keeps_the_loops_own_figures_and_the_last_ones_of_each_row(self) -> None:
+        import wandb
+
+        for own_step in (True, False):
+            with self.subTest(own_step=own_step):
+                job = eadt.job(workload="n/a", url=absent_url())
+                with job, wandb.init(project="eadt", dir=self.folder) as run:
+                    for epoch in range(3):
+                        run.log({"train": float(epoch)}, **({"step": epoch} if own_step else {"commit": False}))
+                        for _ in range(4):
+                            job.step(samples=8)
+                            loggers.to_wandb(job, run)
+                        run.log({"val": float(epoch)}, **({"step": epoch} if own_step else {}))
+                [path] = Path(self.folder).rglob(f"*{run.id}.wandb")
+
+                def rows(path: Path = path) -> list[dict[str, float]]:
+                    known = rows_of_wandb(path)
+                    return known if len(known) >= 3 else []
+
+                # Another process writes it.
+                logged = [{name: row.get(name) for name in ("train", "val", "eadt/steps_total")} for row in wait_for(rows)]
+                self.assertEqual(logged, [{"train": e, "val": e, "eadt/steps_total": 4 * e + 4} for e in (0.0, 1.0, 2.0)])
                 self.assertEqual(job.logger_failures, {})
 
     def test_mlflow(self) -> None:

@@ -9,10 +9,12 @@ import json
 import os
 import pickle
 import tempfile
+import threading
 import unittest
 import warnings
 import weakref
 from collections.abc import Callable
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -532,6 +534,64 @@ class TestEnds(unittest.TestCase):
         self.assertFalse(thread.is_alive())
         last = self.server.events[-1]
         self.assertEqual((last["phase"], last["steps_total"], last["samples_total"]), ("finished", 2, 2))
+
+    def left(self, **options: Any) -> tuple[nn.Module, torch.optim.Optimizer, eadt.job]:
+        """Returns a job with frozen blocks, whose client's thread waits and holds nothing of it."""
+        model = Whole(True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        job = eadt.job(model, optimizer, layers="auto", url=self.server.url, workload="n/a", interval_seconds=600.0, **options)
+        self.step(job, model)
+        job._take_up(Directive("d-1", frozen_prefix_layers=2))
+        self.step(job, model)
+        self.assertEqual((job.answers, job._freezer.frozen), ([("d-1", None)], 2))
+        return model, optimizer, job
+
+    def test_the_last_reference_to_a_job_ends_it_at_once_without_a_collector(self) -> None:
+        gc.disable()
+        self.addCleanup(gc.enable)
+        model, _, job = self.left(plasticity_every=100)
+        client = job.client
+        del job
+        self.assertTrue(all(parameter.requires_grad for parameter in model.parameters()))
+        self.assertFalse(any(module._forward_pre_hooks or module._forward_hooks for module in model.modules()))
+        ending = client.begin_exit()
+        assert ending is not None
+        ending.join(60.0)
+        last = self.server.events[-1]
+        self.assertEqual((last["phase"], last["steps_total"]), ("finished", 2))
+
+    def test_a_collector_or_another_thread_changes_nothing_in_the_middle_of_a_step(self) -> None:
+        batch = torch.randint(WIDTH, (2, 3))
+        for way in ("collector", "in the optimizer's step", "thread"):
+            for ends_by in ("step", "pass"):
+                with self.subTest(way, ends_by=ends_by):
+                    model, optimizer, job = self.left()
+                    blocks = model.module.blocks
+                    last = [job]
+                    if way != "thread":
+                        job.own = job
+                        last.clear()
+                    del job
+                    loss = model(batch).sum()
+                    if way == "in the optimizer's step":
+                        for collect in (lambda *_: gc.collect() and None, lambda *_: None):
+                            optimizer.register_step_pre_hook(collect)
+                    elif way == "collector":
+                        gc.collect()
+                    else:
+                        thread = threading.Thread(target=last.clear)
+                        thread.start()
+                        thread.join()
+                    self.assertFalse(any(parameter.requires_grad for parameter in blocks[0].parameters()))
+                    loss.backward()
+                    self.assertIsNone(next(blocks[1].parameters()).grad)
+                    if ends_by == "step" or way == "in the optimizer's step":
+                        optimizer.step()
+                    else:
+                        model(batch).sum().backward()
+                        self.assertIsNotNone(next(blocks[0].parameters()).grad)
+                    self.assertTrue(all(parameter.requires_grad for parameter in model.parameters()))
+                    self.assertFalse(blocks[0]._forward_pre_hooks)
 
     def test_a_job_that_is_collected_does_not_end_the_next_one_of_its_client(self) -> None:
         client = Client(self.server.url, "n/a", interval_seconds=0.02)

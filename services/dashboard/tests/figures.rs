@@ -270,14 +270,13 @@ fn a_job_that_has_ended_leaves_its_gpus_without_work_and_no_energy_is_hidden() {
     assert_eq!(model.overview().running, 2);
 }
 
-/// One GPU of 300 W in windows of a minute, and jobs of 130 s on it, one after the other.
-fn queue(minutes: i64, model: &mut DashboardModel, mut after_each: impl FnMut(&DashboardModel, i64)) {
-    const LENGTH: i64 = 130;
+/// One GPU of 300 W in windows of a minute, and jobs of `length` seconds on it, one after the other.
+fn queue(length: i64, minutes: i64, model: &mut DashboardModel, mut after_each: impl FnMut(&DashboardModel, i64)) {
     for minute in 0..minutes {
         let (start, end) = (60 * minute, 60 * minute + 60);
         // One that ends with a window has another one, in which nothing but its end was reported.
-        for job in (start - 1).max(0) / LENGTH..=(end - 1) / LENGTH {
-            let (from, to) = (start.max(job * LENGTH), end.min(job * LENGTH + LENGTH));
+        for job in (start - 1).max(0) / length..=(end - 1) / length {
+            let (from, to) = (start.max(job * length), end.min(job * length + length));
             let seconds = (to - from) as f64;
             let joules = Some(300.0 * seconds).filter(|joules| *joules > 0.0);
             model.window(&EfficiencyWindow {
@@ -297,22 +296,26 @@ fn queue(minutes: i64, model: &mut DashboardModel, mut after_each: impl FnMut(&D
 
 #[test]
 fn jobs_that_follow_each_other_on_a_gpu_draw_its_power_once() {
-    let mut model = model();
-    queue(120, &mut model, |model, minute| {
-        let overview = model.overview();
-        assert_eq!((overview.power_watts, overview.power_known, overview.running), (Some(300.0), 1, 1), "minute {minute}");
-        let rows = model.fleet(&FleetQuery { limit: Some(200), ..FleetQuery::default() }).unwrap().rows;
-        let powers: Vec<f64> = rows.iter().filter_map(|row| row.power_watts).collect();
-        assert_eq!(powers, [300.0], "minute {minute}");
-        let power = model.power_history(None, None).unwrap();
-        assert_eq!(power.edges_ms.last(), Some(&at(minute + 1).millis()), "it goes to the newest window");
-    });
-    while model.refresh(8) {}
-    for from in [None, Some(at(75)), Some(at(100))] {
-        let power = model.power_history(from, None).unwrap();
-        for index in 0..power.edges_ms.len() - 1 {
-            let sum: f32 = power.layers.iter().filter_map(|layer| layer.power_watts[index]).sum();
-            assert!((sum - 300.0).abs() < 0.1, "{sum} W in interval {index} from {from:?}");
+    // Of those of 45 s, some begin and end within one window.
+    for length in [45, 130] {
+        let mut model = model();
+        queue(length, 120, &mut model, |model, minute| {
+            let what = format!("jobs of {length} s, minute {minute}");
+            let overview = model.overview();
+            assert_eq!((overview.power_watts, overview.power_known, overview.running), (Some(300.0), 1, 1), "{what}");
+            let rows = model.fleet(&FleetQuery { limit: Some(200), ..FleetQuery::default() }).unwrap().rows;
+            let powers: Vec<f64> = rows.iter().filter_map(|row| row.power_watts).collect();
+            assert_eq!(powers, [300.0], "{what}");
+            let power = model.power_history(None, None).unwrap();
+            assert_eq!(power.edges_ms.last(), Some(&at(minute + 1).millis()), "it goes to the newest window: {what}");
+        });
+        while model.refresh(8) {}
+        for from in [None, Some(at(75)), Some(at(100))] {
+            let power = model.power_history(from, None).unwrap();
+            for index in 0..power.edges_ms.len() - 1 {
+                let sum: f32 = power.layers.iter().filter_map(|layer| layer.power_watts[index]).sum();
+                assert!((sum - 300.0).abs() < 0.1, "{sum} W in interval {index} from {from:?} of jobs of {length} s");
+            }
         }
     }
 }
@@ -321,7 +324,7 @@ fn jobs_that_follow_each_other_on_a_gpu_draw_its_power_once() {
 fn the_energy_under_the_chart_of_power_is_what_was_used() {
     let mut model = model();
     // So long that its intervals hold several jobs each; then GPUs of a job that has ended, and one without a workload.
-    queue(1_440, &mut model, |_, _| {});
+    queue(130, 1_440, &mut model, |_, _| {});
     for minute in 1_440..1_500 {
         let run_seconds = match minute {
             ..1_445 => 60.0,
@@ -748,6 +751,17 @@ fn gpus_without_work_are_apart_and_no_window_yet_is_no_zero() {
     let overview = model.overview();
     assert_eq!((overview.workloads, overview.idle_devices, overview.idle_power_watts), (0, 2, Some(120.0)));
     assert_eq!(overview.power_watts, None);
+    let unknown = |device: &str, minute| EfficiencyWindow {
+        id: device.to_owned(),
+        mean_power_watts: None,
+        ..window("gpus", minute, 0.0, &Layout::default())
+    };
+    model.window(&unknown("gpu-2", 3));
+    let overview = model.overview();
+    assert_eq!((overview.idle_devices, overview.idle_power_watts), (3, Some(120.0)), "power of one of three is unknown");
+    model.window(&unknown("gpu-2", 4));
+    let overview = model.overview();
+    assert_eq!((overview.idle_devices, overview.idle_power_watts), (1, None));
 }
 
 #[test]

@@ -202,7 +202,7 @@ fn is_missing(code: Option<RDKafkaErrorCode>) -> bool {
 fn ends_retry_limit(code: Option<RDKafkaErrorCode>) -> Duration {
     use RDKafkaErrorCode as Code;
     match code {
-        Some(Code::OperationTimedOut | Code::RequestTimedOut | Code::BrokerTransportFailure) => ANSWER,
+        Some(Code::OperationTimedOut | Code::RequestTimedOut | Code::BrokerTransportFailure | Code::DestroyBroker) => ANSWER,
         // A leader is found soon after a topic is made or a broker has come back, which may not know its topics at first. To the
         // client library a partition without a leader is an unknown one.
         Some(
@@ -221,7 +221,9 @@ fn ends_retry_limit(code: Option<RDKafkaErrorCode>) -> Duration {
 /// Returns whether a question that was first asked at `begun` was left unanswered, and there is time to ask it of another broker.
 fn may_retry_unanswered(error: &KafkaError, begun: Instant) -> bool {
     let code = if let KafkaError::AdminOp(code) = error { Some(*code) } else { error.rdkafka_error_code() };
-    code == Some(RDKafkaErrorCode::OperationTimedOut) && begun.elapsed() < ANSWER
+    // The client library gives up a broker that its cluster no longer has, and what was asked of it.
+    let is_unanswered = matches!(code, Some(RDKafkaErrorCode::OperationTimedOut | RDKafkaErrorCode::DestroyBroker));
+    is_unanswered && begun.elapsed() < ANSWER
 }
 
 impl KafkaBusState {
@@ -440,7 +442,8 @@ impl KafkaBus {
             };
             let code = error.rdkafka_error_code();
             if begun.elapsed() + ENDS_PAUSE >= ends_retry_limit(code).min(most.unwrap_or(Duration::MAX)) {
-                return Err(self.ends_error(at, &error));
+                // Within a caller's short time a topic may not be known again yet.
+                return Err(self.ends_error(at, &error, is_missing(code) && most.is_none()));
             }
             // The client library asks the leader that it knows, also one that is gone, and believes for minutes what it was
             // answered while a broker came back.
@@ -453,14 +456,14 @@ impl KafkaBus {
         }
     }
 
-    fn ends_error(&self, at: &TopicPartition, error: &KafkaError) -> BusError {
+    fn ends_error(&self, at: &TopicPartition, error: &KafkaError, is_final: bool) -> BusError {
         let (what, code) = (format!("asking for the ends of {at}"), error.rdkafka_error_code());
         if code == Some(RDKafkaErrorCode::TopicAuthorizationFailed) {
             let topic = AclResource::Topic(at.topic.to_string());
             let detail = missing_right_message(&self.principal(), AclOperation::Describe, &topic);
             return BusError::new(Remedy::Stop, what, detail);
         }
-        from_error(what, error, if is_missing(code) { Remedy::Stop } else { Remedy::Retry })
+        from_error(what, error, if is_final { Remedy::Stop } else { Remedy::Retry })
     }
 
     /// Ends what hangs of an instance's transactions. Returns an error, and whether a request may still come to the broker that
@@ -766,6 +769,7 @@ mod tests {
         for (code, limit) in [
             (Code::OperationTimedOut, ANSWER),
             (Code::BrokerTransportFailure, ANSWER),
+            (Code::DestroyBroker, ANSWER),
             (Code::UnknownTopicOrPartition, CONNECT),
             (Code::UnknownPartition, CONNECT),
             (Code::FencedLeaderEpoch, CONNECT),
@@ -774,6 +778,16 @@ mod tests {
             assert_eq!(ends_retry_limit(Some(code)), limit, "{code:?}");
         }
         assert_eq!(ends_retry_limit(None), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_question_to_a_broker_that_the_client_gave_up_is_asked_again() {
+        use RDKafkaErrorCode as Code;
+        let may_retry = |code| may_retry_unanswered(&KafkaError::AdminOp(code), Instant::now());
+        assert_eq!(
+            [Code::OperationTimedOut, Code::DestroyBroker, Code::TopicAuthorizationFailed].map(may_retry),
+            [true, true, false]
+        );
     }
 
     #[test]

@@ -275,26 +275,27 @@ impl GpuSource {
             None if settings.holds_power_for_counters() => self.held_watts(sample, settings.power_gap),
             _ => None,
         };
-        let held = held.map(|watts| watts * (base.share + sample.share) * 0.5 * seconds);
+        let of_step = |(watts, time): (f64, EventTime)| (watts * (base.share + sample.share) * 0.5 * seconds, time >= base.time);
+        let held = held.map(of_step);
         Some(CounterStep {
             // A fall is one, also of what nobody has a share in.
             joules: if sample.energy < base.energy { -1.0 } else { joules },
             seconds,
-            integral: integral.or(held),
-            // However many samples there were, it is one reading.
-            steps: if held.is_some() { 1 } else { self.check.waiting_steps + 1 },
+            integral: integral.or(held.map(|(joules, _)| joules)),
+            // However many samples there were, it is one reading, and none if it was counted with an earlier step.
+            steps: held.map_or(self.check.waiting_steps + 1, |(_, is_new)| u32::from(is_new)),
             waiting: self.last_counter_sample.is_some(),
             is_live: is_live && !self.last_counter_sample.is_some_and(|lost| lost.idle),
             starts_at_a_rise: settings.starts_coarse_counters_at_a_rise(),
         })
     }
 
-    /// Returns the newest reading of power that is no older than the gap, in watts of the whole device.
-    fn held_watts(&self, sample: &EnergySample, power_gap: i64) -> Option<f64> {
+    /// Returns the newest reading of power that is no older than the gap, in watts of the whole device, and its time.
+    fn held_watts(&self, sample: &EnergySample, power_gap: i64) -> Option<(f64, EventTime)> {
         let readings = [Some(*sample), Some(self.sample), self.last_power_sample];
         let newest = readings.into_iter().flatten().find(EnergySample::has_power)?;
         let is_near = newest.tenure == sample.tenure && sample.time.micros() - newest.time.micros() <= power_gap;
-        newest.power.or(newest.average).filter(|_| is_near)
+        newest.power.or(newest.average).filter(|_| is_near).map(|watts| (watts, newest.time))
     }
 
     /// Returns the energy between the newest sample and this one, which came while the source was so alive.

@@ -12,12 +12,14 @@
 //!
 //! A sweep of nine or more clocks is smooth besides. Each clock is compared with the curve of the others, at the ends, too. It may be
 //! four times as far from it as the furthest of the others is from theirs, and further if it flatters nothing. The highest one may
-//! be as the next one: the board's own limit may hold it. Of 1,400 published clocks none is more than twice as far. Under a cap there
-//! is no such curve: time and power bend where the cap begins to hold.
+//! be as the next one: the board's own limit may hold it. The lowest one may draw as much as the next one: voltage has a floor. Of
+//! 1,400 published clocks none is more than twice as far. Under a cap there is no such curve: time and power bend where the cap begins
+//! to hold.
 
 use serde::{Deserialize, Serialize};
 
-use super::{SettingMeasurement, TuningKnob, leave_one_out};
+use super::leave_one_out::SweepCurve;
+use super::{SettingMeasurement, TuningKnob};
 use crate::stats::median;
 
 /// Parts by which a value may lie outside of its range.
@@ -171,6 +173,9 @@ fn log_distance(expected: [f64; 2], value: f64) -> f64 {
 /// Indices of the first and the last of the levels that are left out together: one level, or two neighbours.
 type LevelSpan = (usize, usize);
 
+/// The range that a curve leaves for each level, by quantity; see [`curve_ranges`].
+type CurveRanges = [Vec<Option<NeighbourRange>>; 2];
+
 /// A level that lies outside of a range by more than its margin.
 type OutsideLevel = (usize, NeighbourRange);
 
@@ -237,8 +242,9 @@ fn next_glitches(knob: TuningKnob, measurements: &[SettingMeasurement], highest:
     let levels = levels(measurements, highest);
     let FaultyLevels { spans, settings } = faulty_levels(knob, &levels)?;
     let mut glitches: Vec<Glitch> = Vec::new();
+    let curves = curve_ranges(knob, &levels);
     for span in spans {
-        glitches.extend((span.0..=span.1).flat_map(|at| runs_outside(knob, measurements, &levels, at, span)));
+        glitches.extend((span.0..=span.1).flat_map(|at| runs_outside(knob, measurements, (&levels, &curves), at, span)));
     }
     (!glitches.is_empty()).then_some((settings, glitches))
 }
@@ -332,12 +338,13 @@ fn usual_distance(knob: TuningKnob, levels: &[SettingRuns], at: usize, quantity:
 fn runs_outside(
     knob: TuningKnob,
     measurements: &[SettingMeasurement],
-    levels: &[SettingRuns],
+    (levels, curves): (&[SettingRuns], &CurveRanges),
     at: usize,
     span: LevelSpan,
 ) -> Vec<Glitch> {
+    let of_both = QUANTITIES.into_iter().zip(curves);
     let ranges: Vec<NeighbourRange> =
-        QUANTITIES.into_iter().flat_map(|quantity| ranges(knob, levels, at, span, quantity)).collect();
+        of_both.flat_map(|(quantity, curves)| ranges(knob, levels, at, span, (quantity, curves))).collect();
     let glitch = |(run, range): &(usize, NeighbourRange)| {
         let m = &measurements[*run];
         Glitch {
@@ -369,9 +376,10 @@ fn value(m: &SettingMeasurement, quantity: GlitchQuantity) -> f64 {
 /// Returns the levels that lie outside of the range of the levels beside them, or of the curve of all others, by more than its
 /// margin. With `length` 2: two neighbours that both lie outside of the range of the levels beside the two.
 fn outside(knob: TuningKnob, levels: &[SettingRuns], length: usize) -> Vec<OutsideLevel> {
-    let off = |at: usize, span: LevelSpan, quantity: GlitchQuantity| {
-        let value = levels[at].value(quantity);
-        ranges(knob, levels, at, span, quantity)
+    let curves = if length == 1 { curve_ranges(knob, levels) } else { CurveRanges::default() };
+    let off = |at: usize, span: LevelSpan, of_quantity: (GlitchQuantity, &[Option<NeighbourRange>])| {
+        let value = levels[at].value(of_quantity.0);
+        ranges(knob, levels, at, span, of_quantity)
             .filter(|range| range.is_outside(value))
             .max_by(|a, b| distance(a.expected, value).total_cmp(&distance(b.expected, value)))
             .map(|range| (at, range))
@@ -379,8 +387,9 @@ fn outside(knob: TuningKnob, levels: &[SettingRuns], length: usize) -> Vec<Outsi
     let mut found = Vec::new();
     for first in 0..(levels.len() + 1).saturating_sub(length) {
         let span = (first, first + length - 1);
-        for quantity in QUANTITIES {
-            let all: Option<Vec<OutsideLevel>> = (span.0..=span.1).map(|at| off(at, span, quantity)).collect();
+        for (quantity, curves) in QUANTITIES.into_iter().zip(&curves) {
+            let all: Option<Vec<OutsideLevel>> =
+                (span.0..=span.1).map(|at| off(at, span, (quantity, curves.as_slice()))).collect();
             found.extend(all.into_iter().flatten());
         }
     }
@@ -421,33 +430,48 @@ fn ranges(
     levels: &[SettingRuns],
     at: usize,
     span: LevelSpan,
-    quantity: GlitchQuantity,
+    (quantity, curves): (GlitchQuantity, &[Option<NeighbourRange>]),
 ) -> impl Iterator<Item = NeighbourRange> {
-    let curve = if span.0 == span.1 { curve_range(knob, levels, at, quantity) } else { None };
+    let curve = if span.0 == span.1 { curves[at] } else { None };
     range(knob, levels, at, span, quantity).into_iter().chain(curve)
+}
+
+/// Returns the range that the curve of the other clocks of its slice leaves for each level, by quantity.
+fn curve_ranges(knob: TuningKnob, levels: &[SettingRuns]) -> CurveRanges {
+    if !matches!(knob, TuningKnob::SmClockMhz | TuningKnob::MemoryClockMhz) {
+        return QUANTITIES.map(|_| vec![None; levels.len()]);
+    }
+    let slices = || levels.chunk_by(|a, b| a.second_setting == b.second_setting);
+    let of_slice = |slice: &[SettingRuns], quantity: GlitchQuantity| {
+        let points = slice.iter().map(|level| (level.setting.ln(), level.value(quantity).ln())).collect();
+        let curve = SweepCurve::new(points);
+        let range = |at: usize| curve_range(slice, curve.as_ref()?, at, quantity);
+        (0..slice.len()).map(range).collect::<Vec<_>>()
+    };
+    QUANTITIES.map(|quantity| slices().flat_map(|slice| of_slice(slice, quantity)).collect())
 }
 
 /// Returns the range that the curve of the other clocks of a slice leaves for one, with its margins; `None` if there is no curve, or
 /// if the value is on it.
-fn curve_range(knob: TuningKnob, levels: &[SettingRuns], at: usize, quantity: GlitchQuantity) -> Option<NeighbourRange> {
-    if !matches!(knob, TuningKnob::SmClockMhz | TuningKnob::MemoryClockMhz) {
+fn curve_range(slice: &[SettingRuns], curve: &SweepCurve, at: usize, quantity: GlitchQuantity) -> Option<NeighbourRange> {
+    let value = |level: &SettingRuns| level.value(quantity).ln();
+    let predicted = curve.predict(at)?;
+    if (value(&slice[at]) - predicted).abs() <= CURVE_DISTANCE {
         return None;
     }
-    let own = &levels[at];
-    let is_same = |level: &&SettingRuns| level.second_setting == own.second_setting;
-    let before = levels[..at].iter().rev().take_while(is_same).count();
-    let slice = levels[at - before..].iter().take_while(is_same);
-    let points: Vec<leave_one_out::CurvePoint> = slice.map(|level| (level.setting.ln(), level.value(quantity).ln())).collect();
-    let predicted = leave_one_out::predict(&points, before)?;
-    if (own.value(quantity).ln() - predicted).abs() <= CURVE_DISTANCE {
-        return None;
-    }
-    let scatter = leave_one_out::scatter(&points, before)?;
+    let scatter = curve.scatter(at)?;
     let margin = |least: f64| (least.max(TIMES_CURVE_SCATTER * scatter) - scatter).exp_m1();
-    let above = if own.is_highest { CURVE_DISTANCE } else { quantity.margins().tight };
-    // The board's own limit may hold the highest clock of a slice to the next one.
-    let next = if before == 0 { points.get(1)?.1 } else { predicted };
-    let expected = [next.min(predicted - scatter).exp(), next.max(predicted + scatter).exp()];
+    let above = if slice[at].is_highest { CURVE_DISTANCE } else { quantity.margins().tight };
+    let mut expected = [predicted - scatter, predicted + scatter];
+    if at == 0 {
+        // The board's own limit may hold the highest clock of a slice to the next one.
+        let next = value(slice.get(1)?);
+        expected = [next.min(expected[0]), next.max(expected[1])];
+    } else if at + 1 == slice.len() {
+        // Below the floor of the voltage, power falls less than the curve.
+        expected[1] = expected[1].max(value(&slice[at - 1]));
+    }
+    let expected = expected.map(f64::exp);
     Some(NeighbourRange { quantity, expected, margins: [margin(CURVE_DISTANCE), margin(above)] })
 }
 
@@ -634,6 +658,16 @@ mod tests {
         let mut rows = noisy_clocks();
         (rows[0].duration_seconds, rows[0].energy_joules) = (rows[1].duration_seconds, rows[1].energy_joules);
         assert_eq!(found(&rows), [0_u64; 0], "the board's limit held the highest clock to the next one");
+        // Volts fall with the clock down to half of the highest one.
+        let volts = |clock: f64| (clock / 2100.0).max(0.5);
+        let floor = |index: u64| {
+            let clock = 2100.0 - 150.0 * index as f64;
+            row(index + 1, clock, 21_000.0 / clock, 60.0 + 300.0 * clock / 2100.0 * volts(clock).powi(2))
+        };
+        let mut rows: Vec<SettingMeasurement> = (0..9).map(floor).collect();
+        assert_eq!(found(&rows), [0_u64; 0], "the lowest clock is below the floor of the voltage");
+        rows[8].energy_joules = 1.6 * rows[7].energy_joules;
+        assert_eq!(found(&rows), [9], "it draws more than the next one");
     }
 
     #[test]

@@ -11,19 +11,41 @@ const STEPS_MAX: f64 = 2.0;
 /// Setting and value, as logarithms.
 pub(super) type CurvePoint = (f64, f64);
 
-/// Returns the value, as a logarithm, that the others of a sweep leave for one; `None` if there are too few settings or if it is
-/// too far from them. Settings are in order.
-pub(super) fn predict(points: &[CurvePoint], at: usize) -> Option<f64> {
-    if points.len() < SETTINGS_MIN { None } else { parabola(points, at) }
+/// A sweep, and what the others leave for each of its settings.
+#[derive(Debug)]
+pub(super) struct SweepCurve {
+    points: Vec<CurvePoint>,
+    predicted: Vec<Option<f64>>,
 }
 
-/// Returns the largest distance, as a logarithm, of the other settings from curves without this one; `None` if too few of them have
-/// a curve.
-pub(super) fn scatter(points: &[CurvePoint], left_out: usize) -> Option<f64> {
-    let rest: Vec<CurvePoint> = [&points[..left_out], &points[left_out + 1..]].concat();
-    let distance = |at: usize| parabola(&rest, at).map(|expected| (rest[at].1 - expected).abs());
-    let distances: Vec<f64> = (0..rest.len()).filter_map(distance).collect();
-    (distances.len() >= NEAREST).then(|| distances.into_iter().fold(0.0, f64::max))
+impl SweepCurve {
+    /// Returns `None` if there are too few settings. They are in order.
+    pub(super) fn new(points: Vec<CurvePoint>) -> Option<Self> {
+        let predicted = (0..points.len()).map(|at| parabola(&points, at)).collect();
+        (points.len() >= SETTINGS_MIN).then_some(Self { points, predicted })
+    }
+
+    /// Returns the value, as a logarithm, that the others leave for a setting; `None` if it is too far from them.
+    pub(super) fn predict(&self, at: usize) -> Option<f64> {
+        self.predicted[at]
+    }
+
+    /// Returns the largest distance, as a logarithm, of the other settings from curves without this one; `None` if too few of them
+    /// have a curve.
+    pub(super) fn scatter(&self, left_out: usize) -> Option<f64> {
+        let points = &self.points;
+        // The nearest of others are the same with it.
+        let near = left_out.saturating_sub(NEAREST)..=left_out + NEAREST;
+        let far = (0..points.len()).filter(|at| !near.contains(at));
+        let of_far = far.filter_map(|at| Some((points[at].1 - self.predicted[at]?).abs()));
+        // Those near it, and the nearest of each.
+        let (first, end) = (left_out.saturating_sub(2 * NEAREST + 1), points.len().min(left_out + 2 * NEAREST + 2));
+        let rest = [&points[first..left_out], &points[left_out + 1..end]].concat();
+        let is_near = |at: &usize| near.contains(&(first + at + usize::from(first + at >= left_out)));
+        let distance = |at: usize| Some((rest[at].1 - parabola(&rest, at)?).abs());
+        let distances: Vec<f64> = (0..rest.len()).filter(is_near).filter_map(distance).chain(of_far).collect();
+        (distances.len() >= NEAREST).then(|| distances.into_iter().fold(0.0, f64::max))
+    }
 }
 
 fn parabola(points: &[CurvePoint], at: usize) -> Option<f64> {
@@ -50,7 +72,7 @@ fn parabola(points: &[CurvePoint], at: usize) -> Option<f64> {
 /// Returns the nearest others, in order; `None` if there are fewer than a parabola goes through.
 fn nearest(points: &[CurvePoint], at: usize) -> Option<Vec<CurvePoint>> {
     let distance = |other: Option<&CurvePoint>| other.map_or(f64::INFINITY, |point| (point.0 - points[at].0).abs());
-    let (mut before, mut after) = (&points[..at], &points[at + 1..]);
+    let (mut before, mut after) = (&points[at.saturating_sub(NEAREST)..at], &points[at + 1..points.len().min(at + 1 + NEAREST)]);
     if before.len() + after.len() < NEAREST {
         return None;
     }
@@ -83,9 +105,10 @@ mod tests {
     #[test]
     fn a_parabola_predicts_its_own_points_also_beyond_its_ends() {
         let points = points();
+        let curve = SweepCurve::new(points.clone()).unwrap();
         for (at, (_, value)) in points.iter().enumerate() {
-            assert!((predict(&points, at).unwrap() - value).abs() < 1e-9, "{at}");
-            assert!(scatter(&points, at).unwrap() < 1e-9, "{at}");
+            assert!((curve.predict(at).unwrap() - value).abs() < 1e-9, "{at}");
+            assert!(curve.scatter(at).unwrap() < 1e-9, "{at}");
         }
     }
 
@@ -93,18 +116,35 @@ mod tests {
     fn a_distance_is_of_the_setting_that_is_off_alone() {
         let mut points = points();
         points[9].1 -= 0.2;
-        assert!((predict(&points, 9).unwrap() - points[9].1 - 0.2).abs() < 1e-9);
-        assert!(scatter(&points, 9).unwrap() < 1e-9);
-        assert!(scatter(&points, 8).unwrap() > 0.1, "it is among the others");
+        let curve = SweepCurve::new(points.clone()).unwrap();
+        assert!((curve.predict(9).unwrap() - points[9].1 - 0.2).abs() < 1e-9);
+        assert!(curve.scatter(9).unwrap() < 1e-9);
+        assert!(curve.scatter(8).unwrap() > 0.1, "it is among the others");
     }
 
     #[test]
     fn few_settings_and_far_ones_have_no_curve() {
         let points = points();
-        assert_eq!(predict(&points[..8], 3), None);
-        let mut far = points.clone();
+        assert!(SweepCurve::new(points[..8].to_vec()).is_none());
+        let mut far = points;
         far[0].0 = 7.6;
-        assert_eq!(predict(&far, 0), None);
-        assert!(predict(&far, 1).is_some());
+        let curve = SweepCurve::new(far).unwrap();
+        assert_eq!(curve.predict(0), None);
+        assert!(curve.predict(1).is_some());
+    }
+
+    #[test]
+    fn the_scatter_is_that_of_the_curves_of_a_sweep_without_the_setting() {
+        let wave = |at: f64| 2.0 - 0.7 * at.ln() + 0.02 * (at * at).sin();
+        let points: Vec<CurvePoint> =
+            (0..60).map(|at| 2100.0 - 15.0 * f64::from(at) - f64::from(at % 3)).map(|clock| (clock.ln(), wave(clock))).collect();
+        for count in [9, 10, 14, 27, 60] {
+            let curve = SweepCurve::new(points[..count].to_vec()).unwrap();
+            for left_out in 0..count {
+                let rest = [&points[..left_out], &points[left_out + 1..count]].concat();
+                let distances = (0..rest.len()).filter_map(|at| Some((rest[at].1 - parabola(&rest, at)?).abs()));
+                assert_eq!(curve.scatter(left_out), distances.reduce(f64::max), "{left_out} of {count}");
+            }
+        }
     }
 }

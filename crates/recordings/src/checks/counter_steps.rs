@@ -17,8 +17,8 @@ pub(super) const SOUND_RATIOS: RangeInclusive<f64> = 0.75..=1.0 / 0.75;
 /// A counter without power readings that is constant for this long is noted, in seconds.
 pub(super) const MIN_STANDSTILL_SECONDS: f64 = 60.0;
 
-/// Power between two readings is on a line if they are at most so many usual intervals apart.
-const INTERVALS_OF_A_LINE: f64 = 3.0;
+/// Times of more usual intervals are holes of the record: power is on no line over them, and the counter rises by no single step.
+const MOST_USUAL_INTERVALS: f64 = 3.0;
 
 /// Steps with power from which on they are compared though others have none; or so many seconds.
 const JOINT_STEPS: usize = 10;
@@ -68,6 +68,13 @@ struct PowerReading {
     tenure: Option<u64>,
 }
 
+/// Returns the longest of the intervals of a record that is no hole of it, in seconds.
+fn longest_interval(seconds: impl Iterator<Item = f64>) -> f64 {
+    let mut intervals: Vec<f64> = seconds.collect();
+    intervals.sort_by(f64::total_cmp);
+    MOST_USUAL_INTERVALS * intervals.get(intervals.len() / 2).copied().unwrap_or(0.0)
+}
+
 /// The power of a device over time.
 #[derive(Debug)]
 struct PowerSeries {
@@ -83,10 +90,8 @@ impl PowerSeries {
             Some(PowerReading { time: reading.time, watts: power(reading)?, tenure: tenure(reading) })
         };
         let readings: Vec<PowerReading> = readings.iter().filter_map(reading).collect();
-        let mut intervals: Vec<f64> = readings.windows(2).map(|pair| pair[1].time.seconds_since(pair[0].time)).collect();
-        intervals.sort_by(f64::total_cmp);
-        let usual = intervals.get(intervals.len() / 2).copied().unwrap_or(0.0);
-        Self { readings, most_seconds: (INTERVALS_OF_A_LINE * usual).min(DEFAULT_POWER_GAP_SECONDS) }
+        let most_seconds = longest_interval(readings.windows(2).map(|pair| pair[1].time.seconds_since(pair[0].time)));
+        Self { readings, most_seconds: most_seconds.min(DEFAULT_POWER_GAP_SECONDS) }
     }
 
     /// Returns the energy between two times of one stay, in joules; `None` if power is unknown in some of it.
@@ -175,7 +180,7 @@ pub(super) struct JointEnergy {
     all_seconds: f64,
     /// Some steps have no power.
     is_partial: bool,
-    /// Largest step of all.
+    /// Largest step of all that lie over no hole of the record.
     largest_joules: f64,
 }
 
@@ -196,7 +201,9 @@ impl JointEnergy {
             return None;
         }
         let (_, all_seconds) = sum_steps(steps);
-        Some(Self { joules, integral_joules, seconds, all_seconds, is_partial, largest_joules: largest_step(steps) })
+        let most_seconds = longest_interval(steps.iter().map(|step| step.seconds));
+        let largest_joules = largest_step(steps.iter().filter(|step| step.seconds <= most_seconds));
+        Some(Self { joules, integral_joules, seconds, all_seconds, is_partial, largest_joules })
     }
 
     /// Returns whether power is known for so long that it may replace the counter.
@@ -229,8 +236,8 @@ impl JointEnergy {
 /// A counter with larger steps, as shares of all that it counts, measures less well than power.
 const MOST_OF_A_STEP: f64 = 0.05;
 
-fn largest_step(steps: &[CounterStep<'_>]) -> f64 {
-    steps.iter().map(|step| step.joules).fold(0.0, f64::max)
+fn largest_step<'s, 'r: 's>(steps: impl IntoIterator<Item = &'s CounterStep<'r>>) -> f64 {
+    steps.into_iter().map(|step| step.joules).fold(0.0, f64::max)
 }
 
 /// Describes a counter that is constant most of the time and catches up in few large steps; `None` if it is another.

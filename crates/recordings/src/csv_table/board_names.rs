@@ -7,7 +7,7 @@ use eadt_schemas::v1::Meter;
 
 use super::names_a_sum;
 use super::nested_meters::{MeterIndex, MeterName};
-use super::rails::{BoardPart, SuperchipIndex, SuperchipName, SuperchipPart, board_part, choose_numbers};
+use super::rails::{BoardPart, SuperchipIndex, SuperchipName, SuperchipPart, board_part, choose_numbers, settle_modules_of_gpus};
 use crate::error::quote;
 use crate::units::word_places;
 
@@ -35,6 +35,8 @@ const TOTAL_WORDS: [&str; 6] = ["aggregate", "all", "overall", "sum", "total", "
 const MACHINE_PHRASES: [[&str; 2]; 2] = [["system", "board"], ["power", "control"]];
 /// Words of power supplies: what they supply lies behind them.
 const SUPPLY_WORDS: [&str; 4] = ["ps", "psu", "supplies", "supply"];
+/// A power supply, in the names of its sensors: `Power Module 1`. `Module Power` is of a superchip.
+const SUPPLY_PHRASE: [&str; 2] = ["power", "module"];
 /// Words of energy and power, which show nothing about what they are of.
 const ELECTRICAL_WORDS: [&str; 16] = [
     "consumed",
@@ -116,6 +118,14 @@ pub(crate) fn find_misnamed_boards(names: &[&str], meter: Meter) -> Vec<Misnamed
 
 fn parse_names<'n>(names: &[&'n str]) -> Vec<BoardName<'n>> {
     let mut names: Vec<BoardName<'n>> = names.iter().map(|name| BoardName::new(name)).collect();
+    // `power_module` beside `power_gpu` is of a superchip.
+    let begins_with_power =
+        |name: &BoardName<'n>| name.superchip.is_some() && name.words.first().is_some_and(|word| word == "power");
+    let are_supplies = !names.iter().any(|name| begins_with_power(name) && !names_power_module(&name.words));
+    for name in names.iter_mut().filter(|name| are_supplies && names_power_module(&name.words)) {
+        (name.extent, name.part, name.superchip) = (Extent::Supply, BoardPart::Unknown, None);
+    }
+    settle_modules_of_gpus(&mut names.iter_mut().filter_map(|name| name.superchip.as_mut()).collect::<Vec<_>>());
     let has_superchips = has_superchips(&names);
     let is_part = |name: &BoardName<'n>| name.superchip.as_ref().is_some_and(|own| own.is_part_of_machine(has_superchips));
     for name in names.iter_mut().filter(|name| name.extent == Extent::Unknown) {
@@ -439,6 +449,13 @@ pub(super) fn names_no_part(word: &str) -> bool {
     is_electrical(word) || names_gpu(word)
 }
 
+/// Returns whether words name a supply as a module of power, and no more than its number and its side.
+fn names_power_module(words: &[String]) -> bool {
+    let is_side = |word: &str| [INPUT_WORDS, OUTPUT_WORDS].iter().any(|list| list.contains(&word));
+    let is_known = |word: &String| word == "module" || is_number(word) || is_electrical(word) || is_side(word);
+    words.windows(2).any(|pair| pair == SUPPLY_PHRASE) && words.iter().all(is_known)
+}
+
 /// Returns how much of a machine a name of such words is of.
 fn extent_of(words: &[String]) -> Extent {
     let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -619,6 +636,18 @@ mod tests {
             (&["gpu0 power", "gpu0 module power"], Meter::Gpu, &[1]),
             (&["gpu module 0", "gpu module 1"], Meter::Gpu, &[]),
             (&["module-1", "module-2"], Meter::Node, &[]),
+            // Modules of memory, of processors and of GPUs, and power supplies.
+            (&["GPU 0 Power", "GPU 1 Power", "CPU 0 Power", "Memory Module Power"], Meter::Node, &[]),
+            (&["GPU 0 Power", "GPU 1 Power", "CPU 0 Power", "Memory Module Power"], Meter::Gpu, &[2, 3]),
+            (&["GPU 0", "GPU 1", "CPU Module 0"], Meter::Node, &[]),
+            (&["GPU Core Power", "Memory Module Power"], Meter::Node, &[]),
+            (&["GPU Module 0", "GPU Module 1", "CPU Power"], Meter::Node, &[]),
+            (&["GPU 0", "GPU 1", "GPU Module Power"], Meter::Node, &[0, 1]),
+            (&["Module Power", "Module GPU Power", "Module CPU Power"], Meter::Node, &[1, 2]),
+            (&["Power Module 1", "Power Module 2"], Meter::Node, &[]),
+            (&["Power Module 1 Input Power", "Power Module 1 Output Power"], Meter::Node, &[1]),
+            (&["Power Module 1", "System Power", "Power Module 2"], Meter::Node, &[0, 2]),
+            (&["power_gpu_w", "power_module_w"], Meter::Module, &[0]),
             // Hosts.
             (&["gpu01", "grace01", "cpu01"], Meter::Node, &[]),
             (&["gpu01", "grace01"], Meter::Gpu, &[]),

@@ -338,10 +338,10 @@ pub(super) fn find_partial_overlap(rows: &[(RowSpan, f64)]) -> Option<PartialOve
 }
 
 /// Returns the time of each row from the end of the row before on, and the part of its time that this is. Rows must not be within
-/// each other.
+/// each other, unless they have one start.
 pub(super) fn clip_overlaps(rows: &[(RowSpan, f64)]) -> Vec<(RowSpan, f64)> {
     let mut order: Vec<usize> = (0..rows.len()).collect();
-    order.sort_by_key(|row| rows[*row].0.start);
+    order.sort_by_key(|row| (rows[*row].0.start, rows[*row].0.end));
     let mut clipped: Vec<(RowSpan, f64)> = rows.iter().map(|(span, _)| (*span, 1.0)).collect();
     let mut end_before: Option<EventTime> = None;
     for row in order {
@@ -353,7 +353,8 @@ pub(super) fn clip_overlaps(rows: &[(RowSpan, f64)]) -> Vec<(RowSpan, f64)> {
     clipped
 }
 
-/// Least distance of the ends of rows of one job, relative to the difference of their starts, which is of rounding.
+/// Least length of the first row of a job, and least distance of the ends of its rows, relative to the difference of their starts, which
+/// is of rounding: rows that follow each other differ by that length.
 const ENDS_TO_STARTS: i64 = 4;
 /// Growth of what is counted since the start of a job, relative to that of the duration, both as logarithms.
 const GROWTH_RATIOS: std::ops::RangeInclusive<f64> = 0.5..=2.0;
@@ -379,7 +380,9 @@ fn grow_since_start(rows: &[(RowSpan, f64)]) -> bool {
     let starts = || rows.iter().map(|(span, _)| span.start.micros());
     let difference = starts().max().unwrap_or(0) - starts().min().unwrap_or(0);
     let distances = rows.windows(2).map(|pair| pair[1].0.end.micros() - pair[0].0.end.micros());
-    let has_one_start = distances.min().is_some_and(|shortest| shortest > 0 && ENDS_TO_STARTS * difference <= shortest);
+    let first_length = first_span.end.micros() - first_span.start.micros();
+    let shortest = distances.fold(first_length, i64::min);
+    let has_one_start = shortest > 0 && ENDS_TO_STARTS * difference <= shortest;
     let seconds = |span: &RowSpan| span.end.seconds_since(span.start);
     let growth = (last / first).ln() / (seconds(last_span) / seconds(first_span)).ln();
     has_one_start && rows.windows(2).all(|pair| pair[1].1 >= pair[0].1) && GROWTH_RATIOS.contains(&growth)
@@ -470,6 +473,10 @@ mod tests {
         let rows = windows(12, 10.0, 12.0, same);
         let once: f64 = clip_overlaps(&rows).iter().zip(&rows).map(|((_, part), (_, joules))| part * joules).sum();
         assert!((once - 36_600.0).abs() < 1e-6, "{once}");
+        let of_one_start = [row(0.0, 20.0, 6000.0), row(0.0, 10.0, 3000.0), row(15.0, 30.0, 4500.0)];
+        let parts: Vec<f64> = clip_overlaps(&of_one_start).iter().map(|(_, part)| *part).collect();
+        assert_eq!((find_partial_overlap(&of_one_start).map(|it| it.has_same_power), &parts[..2]), (Some(true), &[0.5, 1.0][..]));
+        assert!((parts[2] - 2.0 / 3.0).abs() < 1e-9, "{parts:?}");
     }
 
     #[test]
@@ -487,6 +494,9 @@ mod tests {
             ("what each row adds", job(0.0, &[18e3, 18.1e3, 18.2e3, 18.3e3]), None),
             ("a counter of the driver", job(0.0, &[5.018e6, 5.036e6, 5.054e6]), None),
             ("a counter since the first row", job(0.0, &[0.0, 18e3, 36e3]), None),
+            ("a warm-up, and a total", vec![row(0.0, 1.0, 300.0), row(1.0, 101.0, 30.3e3), row(101.0, 201.0, 60.3e3)], None),
+            ("a warm-up, and what rows add", vec![row(0.0, 2.0, 600.0), row(2.0, 102.0, 30e3), row(102.0, 202.0, 30e3)], None),
+            ("starts in whole seconds", vec![row(0.0, 15.0, 4.5e3), row(1.0, 30.0, 9e3), row(0.0, 45.0, 13.5e3)], Some(vec![3])),
             ("rows a second apart", (0..9).map(|at| row(f64::from(at), f64::from(at + 1), f64::from(at + 1))).collect(), None),
         ] {
             let found = jobs_since_start(&rows).map(|jobs| jobs.iter().map(Vec::len).collect::<Vec<_>>());

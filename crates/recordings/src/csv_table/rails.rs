@@ -1,6 +1,6 @@
 //! Names of rails and chips, whose power is a part of that of their board or module, and of the parts of superchips.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::units::lowercase_words;
 
@@ -41,7 +41,7 @@ pub(super) fn board_part(words: &[String], is_gpu: bool, is_silent: impl Fn(&str
         () if is_input => BoardPart::Input,
         () if is_total => BoardPart::Total,
         () if has(&RAIL_WORDS) || is_gpu && is_electrical && has(&CHIP_WORDS) => BoardPart::Rail,
-        () if is_gpu || has(&WHOLE_WORDS) => BoardPart::Whole,
+        () if is_gpu || has(&WHOLE_WORDS) && !has(&PARTS_OF_PROCESSORS) => BoardPart::Whole,
         () => BoardPart::Unknown,
     }
 }
@@ -58,7 +58,7 @@ pub(super) enum SuperchipPart {
     Gpu,
 }
 
-/// Words of a module that has GPUs.
+/// Words of a module that has GPUs, unless it is by further words one of memory or of processors.
 const SUPERCHIP_WORDS: [&str; 2] = ["module", "superchip"];
 /// The name of NVIDIA's processor on such a module, which hosts have, too.
 const PROCESSOR_NAME: &str = "grace";
@@ -82,6 +82,8 @@ pub(super) struct SuperchipName {
     may_be_host: bool,
     /// Superchips only have such a part.
     is_distinctive: bool,
+    /// Has the words of a GPU and of a module, see [`settle_modules_of_gpus`].
+    is_module_of_gpu: bool,
 }
 
 impl SuperchipName {
@@ -91,11 +93,13 @@ impl SuperchipName {
         let is_digits = |word: &String| word.bytes().all(|byte| byte.is_ascii_digit());
         let has_sys_io = words.windows(2).any(|pair| pair == INPUTS_AND_OUTPUTS);
         let has_socket = has(&["socket", "sockets"]);
-        let names_processor = has(&[PROCESSOR_NAME]) && !has(&SUPERCHIP_GPU_WORDS);
+        let has_gpu = has(&SUPERCHIP_GPU_WORDS);
+        let names_processor = has(&[PROCESSOR_NAME]) && !has_gpu;
+        let is_module = has(&SUPERCHIP_WORDS) && !has(&PARTS_OF_PROCESSORS);
         let part = match () {
-            () if has(&SUPERCHIP_WORDS) => SuperchipPart::Module,
+            () if is_module && !has_gpu => SuperchipPart::Module,
             () if names_processor => SuperchipPart::Processor,
-            () if has(&SUPERCHIP_GPU_WORDS) => SuperchipPart::Gpu,
+            () if has_gpu => SuperchipPart::Gpu,
             () if has_socket && has(&["total"]) => SuperchipPart::Processor,
             () if has_sys_io || has(&PARTS_OF_PROCESSORS) => SuperchipPart::PartOfProcessor,
             () => return None,
@@ -112,7 +116,7 @@ impl SuperchipName {
         numbers.sort_unstable();
         numbers.dedup();
         let is_distinctive = part == SuperchipPart::Module || has_sys_io || has(&["sysio"]);
-        Some(Self { part, scope, numbers, may_be_host, is_distinctive })
+        Some(Self { part, scope, numbers, may_be_host, is_distinctive, is_module_of_gpu: is_module && has_gpu })
     }
 
     /// Returns whether superchips only have such a part. Then a `grace` among the names is none of a host.
@@ -120,9 +124,29 @@ impl SuperchipName {
         self.is_distinctive
     }
 
+    /// Returns the numbers of the name, each once.
+    fn numbers(&self) -> Vec<&str> {
+        self.numbers.iter().map(String::as_str).collect()
+    }
+
     /// Returns whether a name is, beside those of GPUs, of another part of their machine and of nothing else.
     pub(super) fn is_part_of_machine(&self, has_superchips: bool) -> bool {
         self.part != SuperchipPart::Gpu && self.scope.is_empty() && (has_superchips || !self.may_be_host)
+    }
+}
+
+/// Takes the module of a GPU for that of a superchip if one of its GPUs has a name of its own, as `gpu0` beside `gpu0 module`; else it
+/// is a GPU.
+pub(super) fn settle_modules_of_gpus(names: &mut [&mut SuperchipName]) {
+    let is_whole: Vec<bool> = {
+        let gpus = names.iter().filter(|name| name.part == SuperchipPart::Gpu && !name.is_module_of_gpu);
+        let chosen = gpus.flat_map(|gpu| choose_numbers(gpu.numbers()).map(move |numbers| (gpu.scope.as_slice(), numbers)));
+        let of_gpus: HashSet<(&[String], Vec<&str>)> = chosen.collect();
+        let is_of_gpus = |name: &SuperchipName| of_gpus.contains(&(name.scope.as_slice(), name.numbers()));
+        names.iter().map(|name| name.is_module_of_gpu && is_of_gpus(name)).collect()
+    };
+    for (name, _) in names.iter_mut().zip(is_whole).filter(|(_, is_whole)| *is_whole) {
+        (name.part, name.is_distinctive) = (SuperchipPart::Module, true);
     }
 }
 
@@ -146,8 +170,7 @@ impl<'n> SuperchipIndex<'n> {
             return;
         }
         let scope = name.scope.as_slice();
-        let numbers: Vec<&str> = name.numbers.iter().map(String::as_str).collect();
-        self.of_numbers.entry((name.part, scope, numbers)).or_insert(place);
+        self.of_numbers.entry((name.part, scope, name.numbers())).or_insert(place);
         self.of_scope.entry((name.part, scope)).or_insert(place);
     }
 
@@ -164,8 +187,8 @@ impl<'n> SuperchipIndex<'n> {
 
     fn find(&self, whole: SuperchipPart, name: &SuperchipName) -> Option<usize> {
         let scope = name.scope.as_slice();
-        let numbers: Vec<&str> = name.numbers.iter().map(String::as_str).collect();
-        let numbered = choose_numbers(numbers).filter_map(|chosen| self.of_numbers.get(&(whole, scope, chosen)).copied()).min();
+        let numbered =
+            choose_numbers(name.numbers()).filter_map(|chosen| self.of_numbers.get(&(whole, scope, chosen)).copied()).min();
         let is_of_any = scope.is_empty() && (name.part == SuperchipPart::Gpu || name.numbers.is_empty());
         numbered.or_else(|| self.of_scope.get(&(whole, scope)).copied().filter(|_| is_of_any))
     }

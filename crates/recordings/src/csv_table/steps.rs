@@ -245,16 +245,34 @@ fn find_counted_jobs(readings: &[RecordedReading], unnamed: &RowSpans) -> Option
         let places = of_job.into_iter().map(|row| places[row]).collect();
         CountedJob { span: RowSpan { start: first.start, end: last.end }, places }
     };
-    let jobs: Vec<CountedJob> = jobs_since_start(&rows)?.into_iter().map(job).collect();
+    let found = jobs_since_start(&rows)?;
+    let totals: Vec<f64> = found.iter().flatten().map(|row| rows[*row].1).collect();
+    // One that never falls goes on from job to job.
+    if found.len() > 1 && totals.is_sorted() {
+        return None;
+    }
+    let jobs: Vec<CountedJob> = found.into_iter().map(job).collect();
     follow_each_other(&jobs.iter().map(|job| job.span).collect::<Vec<_>>()).then_some(jobs)
 }
 
-/// Adds a reading at the start of each job. If readings have nothing but their total, it goes on from job to job, and of the time between
-/// them nothing is known; otherwise it begins anew.
+/// Returns, for each reading, its file and the newest time up to it in that file.
+fn newest_times(readings: &[RecordedReading]) -> Vec<(u32, EventTime)> {
+    let mut newest: Vec<(u32, EventTime)> = Vec::with_capacity(readings.len());
+    for RecordedReading { file, time, .. } in readings {
+        let above = newest.last().filter(|(of_file, _)| of_file == file).map_or(*time, |(_, above)| (*above).max(*time));
+        newest.push((*file, above));
+    }
+    newest
+}
+
+/// Adds a reading at the start of each job, before the later ones of its file. If readings have nothing but their total, it goes on
+/// from job to job, and of the time between them nothing is known; otherwise it begins anew.
 fn begin_at_start(readings: &mut Vec<RecordedReading>, jobs: Vec<CountedJob>) {
     let field = ReadingField::EnergyJoulesTotal;
     let goes_on = readings.iter().all(|reading| value(reading, field).is_some());
-    let (mut begun, mut spans, mut offset) = (BTreeMap::new(), Vec::<RowSpan>::with_capacity(jobs.len()), 0.0);
+    let newest = newest_times(readings);
+    let mut begun: BTreeMap<usize, Vec<RecordedReading>> = BTreeMap::new();
+    let (mut spans, mut offset) = (Vec::<RowSpan>::with_capacity(jobs.len()), 0.0);
     for CountedJob { mut span, places } in jobs {
         // Starts are rounded.
         span.start = spans.last().map_or(span.start, |before| span.start.max(before.end.plus_micros(1)));
@@ -263,7 +281,8 @@ fn begin_at_start(readings: &mut Vec<RecordedReading>, jobs: Vec<CountedJob>) {
         let joules = value(last, field).unwrap_or(0.0);
         let values = Box::new([(field, offset)]);
         let start = RecordedReading { time: span.start, line: first.line, file: first.file, values, mark: None, portion: None };
-        begun.insert(places[0], start);
+        let at = newest.partition_point(|above| *above < (start.file, start.time)).min(places[0]);
+        begun.entry(at).or_default().push(start);
         if goes_on {
             for place in places {
                 let values = readings[place].values.iter_mut();
@@ -273,7 +292,7 @@ fn begin_at_start(readings: &mut Vec<RecordedReading>, jobs: Vec<CountedJob>) {
         }
     }
     let all = std::mem::take(readings).into_iter().enumerate();
-    *readings = all.flat_map(|(place, reading)| begun.remove(&place).into_iter().chain([reading])).collect();
+    *readings = all.flat_map(|(place, reading)| begun.remove(&place).into_iter().flatten().chain([reading])).collect();
     split_stays(readings, &spans);
 }
 

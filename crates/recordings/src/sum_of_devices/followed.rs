@@ -6,9 +6,11 @@ use super::{COEFFICIENTS_OF_A_SUM, LAGS};
 
 /// Changes that the sum leaves, as a part of all.
 const CHANGES_LEFT: f64 = 0.1;
-/// The changes of a part that are its own alone are so many times as large as what the sum leaves: boards of one job change
-/// together, but one does not have the noise of another. So they are beside those that rounding makes.
-const OWN_OF_LEFT: f64 = 4.0;
+/// The squares of the changes that the sum leaves, as a part of those that its parts have for themselves, at most. Boards of one job
+/// change together, but one does not have the noise of another: if it is no sum, it leaves the noise of all parts, and its own.
+const LEFT_OF_OWN: f64 = 0.5;
+/// The changes of a part that are its own alone are so many times as large as those that rounding makes.
+const OWN_OF_ROUNDING: f64 = 4.0;
 /// Fewest changes for each device.
 const CHANGES_PER_DEVICE: usize = 6;
 /// Distances from the sum, but for the 5 in 100 that are the furthest, are no larger than this part of the mean.
@@ -42,11 +44,11 @@ fn follow(figures: &[DeviceFigure], sum: usize, lag: isize) -> Option<FollowedSu
     let (factor, left) = fit.fit_sum(&found.parts);
     // A step in which a reading is rounded makes a change of its square over six in the mean.
     let of_rounding = |part: &usize| fit.changes as f64 * (2.0 * others[*part].rounding).powi(2) / 6.0;
-    let has_own = |part: &usize| {
-        let own = fit.own_squares(*part);
-        factor * factor * own >= OWN_OF_LEFT * left && own > 0.0 && own >= OWN_OF_LEFT * of_rounding(part)
-    };
+    let own = |part: &usize| fit.own_squares(*part);
+    let has_own = |part: &usize| own(part) > 0.0 && own(part) >= OWN_OF_ROUNDING * of_rounding(part);
+    let of_all = found.parts.iter().map(own).sum::<f64>();
     let is_fit = COEFFICIENTS_OF_A_SUM.contains(&factor)
+        && left <= LEFT_OF_OWN * factor * factor * of_all
         && left <= CHANGES_LEFT * fit.squares
         && fit.changes >= CHANGES_PER_DEVICE * figures.len()
         && found.parts.iter().all(has_own);

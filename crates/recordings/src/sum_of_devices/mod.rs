@@ -30,6 +30,8 @@ const DIFFERENCE_OF_MEANS: f64 = 0.01;
 const LAGS: [isize; 3] = [0, -1, 1];
 /// Fewest parts of a mean: that of two boards of one job is next to what either draws.
 const PARTS_OF_A_MEAN: usize = 3;
+/// Most devices of which one may be the mean of all others: each board of one job is next to that mean, and would be tried.
+const MOST_DEVICES_OF_A_MEAN: usize = 64;
 /// Coefficients of the parts of a sum, and of the parts of a mean times their number.
 const COEFFICIENTS_OF_A_SUM: std::ops::RangeInclusive<f64> = 0.9..=1.15;
 
@@ -44,16 +46,32 @@ struct DeviceSum {
     readings: usize,
 }
 
-/// The search for the sums among figures.
-struct SumSearch<'f> {
-    figures: &'f [DeviceFigure],
-    /// The rounding of all figures together.
+/// The means and the largest roundings of figures, added up.
+#[derive(Debug, Clone, Copy)]
+struct MeanAndRounding {
+    mean: f64,
     rounding: f64,
 }
 
+impl MeanAndRounding {
+    fn of<'f>(figures: impl Iterator<Item = &'f DeviceFigure>) -> Self {
+        figures.fold(Self { mean: 0.0, rounding: 0.0 }, Self::with)
+    }
+
+    fn with(self, figure: &DeviceFigure) -> Self {
+        Self { mean: self.mean + figure.mean, rounding: self.rounding + figure.rounding }
+    }
+}
+
+/// The search for the sums among figures.
+struct SumSearch<'f> {
+    figures: &'f [DeviceFigure],
+}
+
 impl SumSearch<'_> {
-    fn is_level(&self, sum: usize, mean: f64) -> bool {
-        (self.figures[sum].mean - mean).abs() <= DIFFERENCE_OF_MEANS * mean + self.rounding
+    /// Returns whether the mean of a device is that of its parts, to within what `rounding` makes of them together.
+    fn is_level(&self, sum: usize, mean: f64, rounding: f64) -> bool {
+        (self.figures[sum].mean - mean).abs() <= DIFFERENCE_OF_MEANS * mean + rounding
     }
 
     fn try_parts(&self, sum: usize, parts: &[usize], form: SumForm) -> Option<DeviceSum> {
@@ -68,12 +86,20 @@ impl SumSearch<'_> {
         LAGS.into_iter().find_map(|lag| self.try_parts(sum, parts, with_lag(lag)))
     }
 
-    /// Tries all other devices, as parts of a sum and of a mean.
-    fn try_all(&self, sum: usize, whole: f64) -> Option<DeviceSum> {
+    /// Returns whether a device may be the sum of all others, and whether it may be their mean.
+    fn match_others(&self, sum: usize, whole: MeanAndRounding) -> (bool, bool) {
         let count = self.figures.len() - 1;
-        let mean_of_others = whole - self.figures[sum].mean;
-        let (is_sum, is_mean) =
-            (self.is_level(sum, mean_of_others), count >= PARTS_OF_A_MEAN && self.is_level(sum, mean_of_others / count as f64));
+        let of_others = whole.mean - self.figures[sum].mean;
+        let may_be_mean = count >= PARTS_OF_A_MEAN && self.figures.len() <= MOST_DEVICES_OF_A_MEAN;
+        (
+            self.is_level(sum, of_others, whole.rounding),
+            may_be_mean && self.is_level(sum, of_others / count as f64, whole.rounding),
+        )
+    }
+
+    /// Tries all other devices, as parts of a sum and of a mean.
+    fn try_all(&self, sum: usize, whole: MeanAndRounding) -> Option<DeviceSum> {
+        let (is_sum, is_mean) = self.match_others(sum, whole);
         if !is_sum && !is_mean {
             return None;
         }
@@ -81,29 +107,37 @@ impl SumSearch<'_> {
         let ln_choices = (self.figures.len() as f64).ln();
         let form = |divisor: f64| SumForm { lag: 0, divisor, has_all: true, ln_choices };
         let as_sum = if is_sum { self.try_lags(sum, &others, form(1.0)) } else { None };
-        as_sum.or_else(|| if is_mean { self.try_lags(sum, &others, form(count as f64)) } else { None })
+        as_sum.or_else(|| if is_mean { self.try_lags(sum, &others, form(others.len() as f64)) } else { None })
+    }
+
+    /// Returns how many of the devices beside, the nearest first, have means that add up to that of a device.
+    fn find_runs(&self, sum: usize, beside: impl Iterator<Item = usize>) -> Vec<usize> {
+        let whole = &self.figures[sum];
+        let (mut runs, mut least) = (Vec::new(), f64::INFINITY);
+        let mut of_parts = MeanAndRounding { mean: 0.0, rounding: whole.rounding };
+        for (before, part) in beside.map(|part| &self.figures[part]).enumerate() {
+            of_parts = of_parts.with(part);
+            least = least.min(part.mean);
+            // A part that draws no more than what rounding makes of all is none; and more of them are more still.
+            let is_more = of_parts.mean * (1.0 - DIFFERENCE_OF_MEANS) > whole.mean + of_parts.rounding;
+            if least <= of_parts.rounding || is_more {
+                break;
+            }
+            if before > 0 && self.is_level(sum, of_parts.mean, of_parts.rounding) {
+                runs.push(before + 1);
+            }
+        }
+        runs
     }
 
     /// Tries the devices beside, the nearest first, as far as their means add up.
-    fn try_beside(&self, sum: usize, beside: impl Iterator<Item = usize>) -> Option<DeviceSum> {
+    fn try_beside(&self, sum: usize, beside: &(impl Iterator<Item = usize> + Clone)) -> Option<DeviceSum> {
         let count = self.figures.len() as f64;
         let form = SumForm { lag: 0, divisor: 1.0, has_all: false, ln_choices: (2.0 * count * count).ln() };
-        let (mut parts, mut mean) = (Vec::new(), 0.0);
-        for part in beside {
-            parts.push(part);
-            mean += self.figures[part].mean;
-            if parts.len() > 1
-                && self.is_level(sum, mean)
-                && let Some(found) = self.try_lags(sum, &parts, form)
-            {
-                return Some(found);
-            }
-            // More of them are more still.
-            if mean * (1.0 - DIFFERENCE_OF_MEANS) > self.figures[sum].mean + self.rounding {
-                return None;
-            }
-        }
-        None
+        self.find_runs(sum, beside.clone()).into_iter().find_map(|run| {
+            let parts: Vec<usize> = beside.clone().take(run).collect();
+            self.try_lags(sum, &parts, form)
+        })
     }
 
     /// Tries the devices whose changes a device follows.
@@ -118,11 +152,13 @@ impl SumSearch<'_> {
         LAGS.into_iter().find_map(|lag| {
             let found = ChangeFit::of(&self.figures[sum], &figures, lag)?.followed()?;
             let parts: Vec<usize> = found.parts.iter().map(|part| others[*part]).collect();
-            let (number, mean) = (parts.len() as f64, parts.iter().map(|part| self.figures[*part].mean).sum::<f64>());
-            let is_sum = COEFFICIENTS_OF_A_SUM.contains(&found.coefficient) && self.is_level(sum, mean);
+            let number = parts.len() as f64;
+            let whole = MeanAndRounding::of(parts.iter().chain([&sum]).map(|place| &self.figures[*place]));
+            let (mean, rounding) = (whole.mean - self.figures[sum].mean, whole.rounding);
+            let is_sum = COEFFICIENTS_OF_A_SUM.contains(&found.coefficient) && self.is_level(sum, mean, rounding);
             let is_mean = parts.len() >= PARTS_OF_A_MEAN
                 && COEFFICIENTS_OF_A_SUM.contains(&(found.coefficient * number))
-                && self.is_level(sum, mean / number);
+                && self.is_level(sum, mean / number, rounding);
             let form = |divisor: f64| SumForm { lag, divisor, has_all: false, ln_choices };
             let as_sum = if is_sum { self.try_parts(sum, &parts, form(1.0)) } else { None };
             as_sum.or_else(|| if is_mean { self.try_parts(sum, &parts, form(number)) } else { None })
@@ -132,10 +168,10 @@ impl SumSearch<'_> {
 
 /// Finds a device that is the sum or the mean of all others, of those directly before or behind it, or of those that it follows.
 fn find_sum(figures: &[DeviceFigure]) -> Option<DeviceSum> {
-    let search = SumSearch { figures, rounding: figures.iter().map(|figure| figure.rounding).sum() };
-    let whole: f64 = figures.iter().map(|figure| figure.mean).sum();
+    let search = SumSearch { figures };
+    let whole = MeanAndRounding::of(figures.iter());
     (0..figures.len()).find_map(|sum| {
-        let beside = || search.try_beside(sum, (0..sum).rev()).or_else(|| search.try_beside(sum, sum + 1..figures.len()));
+        let beside = || search.try_beside(sum, &(0..sum).rev()).or_else(|| search.try_beside(sum, &(sum + 1..figures.len())));
         search.try_all(sum, whole).or_else(beside).or_else(|| search.try_followed(sum))
     })
 }
@@ -336,6 +372,29 @@ mod tests {
     }
 
     #[test]
+    fn few_of_many_devices_are_tried() {
+        let rows = |own: u32| -> Vec<f64> {
+            let watts = |row: u32| 300.0 + 100.0 * f64::from(row / 10 % 2) + f64::from((row * (7 * own + 13) + own) % 31);
+            (0..50).map(watts).collect()
+        };
+        let figures: Vec<DeviceFigure> = (0..2000).map(|own| figure(own as usize, &rows(own))).collect();
+        let search = SumSearch { figures: &figures };
+        let whole = MeanAndRounding::of(figures.iter());
+        for sum in 0..figures.len() {
+            assert_eq!(search.match_others(sum, whole), (false, false), "{sum}");
+            assert_eq!(search.find_runs(sum, (0..sum).rev()), [0; 0], "{sum}");
+            assert_eq!(search.find_runs(sum, sum + 1..figures.len()), [0; 0], "{sum}");
+        }
+        assert!(find_sum(&figures).is_none());
+        // Of few, one may be the mean; devices that draw next to nothing are no parts.
+        let few = SumSearch { figures: &figures[..MOST_DEVICES_OF_A_MEAN] };
+        assert_eq!(few.match_others(0, MeanAndRounding::of(few.figures.iter())), (false, true));
+        let small: Vec<f64> = (0..50).map(|row| f64::from(u32::from(row == 7))).collect();
+        let idle: Vec<DeviceFigure> = (0..2000).map(|place| figure(place, &small)).collect();
+        assert_eq!(SumSearch { figures: &idle }.find_runs(0, 1..idle.len()), [0; 0]);
+    }
+
+    #[test]
     fn boards_of_one_job_are_no_sums_of_each_other() {
         for noise in [0.0, 0.1, 0.5, 2.0] {
             let boards: Vec<Vec<f64>> = (0..8).map(|own| board(own, 200.0, noise)).collect();
@@ -370,5 +429,26 @@ mod tests {
         // A board of the same job that draws as much as all of them has another noise.
         let other = board(5, 832.0, 1.0);
         assert_eq!(find_followed_sum(&figures(&[a, b, &other, c, d])), None);
+    }
+
+    #[test]
+    fn a_meter_that_meters_a_noisy_host_as_well_is_found() {
+        // From -1 to 1, with no pattern.
+        let noise = |own: u32, row: u32| {
+            let mixed = (own * 1009 + row).wrapping_mul(2_654_435_761);
+            let mixed = (mixed ^ (mixed >> 15)).wrapping_mul(2_246_822_519);
+            f64::from((mixed ^ (mixed >> 13)) % 2001) / 1000.0 - 1.0
+        };
+        let level = |row: u32| 300.0 + 150.0 * f64::from(row / 10 % 2);
+        let watts = |own: u32| -> Vec<f64> { (0..300).map(|row| level(row) + 14.0 * noise(own, row)).collect() };
+        let boards: Vec<Vec<f64>> = (0..8).map(watts).collect();
+        let total = |row: u32| boards.iter().map(|board| board[row as usize]).sum::<f64>();
+        let node: Vec<f64> = (0..300).map(|row| 1.05 * total(row) + 400.0 + 9.0 * noise(8, row)).collect();
+        // One with as large a noise of its own as each of them.
+        let other: Vec<f64> = (0..300).map(|row| 1.05 * 8.0 * level(row) + 400.0 + 14.0 * noise(9, row)).collect();
+        for (what, last, expected) in [("a meter", &node, Some(8)), ("a board", &other, None)] {
+            let columns: Vec<&Vec<f64>> = boards.iter().chain([last]).collect();
+            assert_eq!(find_followed_sum(&figures(&columns)).map(|found| found.sum), expected, "{what}");
+        }
     }
 }

@@ -8,6 +8,7 @@ use eadt_schemas::v1::Origin;
 
 use super::columns::{ColumnTotal, ReportTable, TableColumns};
 use super::{NAMES_SHOWN, ReportSection, SharedNote, html, markdown, origin_mark, shared_notes, signed_percent, text};
+use crate::comparison::DIFFERENT_WORK;
 use crate::comparison::FigurePair;
 use crate::run_comparison::WorkloadPair;
 use crate::units::{self, ColumnUnit};
@@ -16,7 +17,8 @@ use crate::{ReportComparison, RunComparison, RunTotals};
 
 const TITLE: &str = "Two runs";
 /// Note for a careful reader of a comparison.
-const WHOLE_RUNS: &str = "whole runs are compared, restarts and trials included; that they did the same work is not checked";
+const WHOLE_RUNS: &str =
+    "whole runs are compared, restarts and trials included; that they did the same kind of work is not checked";
 
 impl RunComparison<'_> {
     /// Returns tables for a terminal of so many columns.
@@ -50,18 +52,13 @@ impl RunComparison<'_> {
         if self.pairs.is_empty() {
             return "no workload is in both runs: nothing can be compared".to_owned();
         }
-        let RunTotals { mut energy_joules, same_work_joules, mut cost, mut co2_grams } = self.totals();
-        let same_work = if self.is_of_different_work() {
-            // These changes would be as much of the work as of what it took.
-            for pair in [&mut energy_joules, &mut cost, &mut co2_grams] {
-                pair.change_ratio = None;
-            }
-            same_work_joules
-                .change_ratio
-                .and_then(|_| pair_text(same_work_joules, "the samples of this run took", units::format_joules))
-        } else {
-            None
-        };
+        let RunTotals { energy_joules, same_work_joules, same_work_workloads, cost, co2_grams } = self.totals();
+        let is_shown = self.is_of_different_work() && same_work_joules.change_ratio.is_some();
+        let same_work = is_shown.then(|| match same_work_workloads {
+            all if all == self.pairs.len() => "the samples of this run took".to_owned(),
+            part => format!("the samples of {part} of them took"),
+        });
+        let same_work = same_work.and_then(|name| pair_text(same_work_joules, &name, units::format_joules));
         let currency = self.pairs.iter().find_map(|pair| pair.this.currency.as_deref()).unwrap_or_default();
         let parts = [
             same_work,
@@ -94,10 +91,7 @@ impl RunComparison<'_> {
         let mut notes: Vec<SharedNote> = self.source_notes.iter().cloned().map(general).collect();
         notes.extend(shared_notes(refusals));
         if self.is_of_different_work() {
-            notes.push(general(
-                "the runs did different numbers of samples: their J/sample compare, and sums of energy, cost and CO₂ do not"
-                    .to_owned(),
-            ));
+            notes.push(general(DIFFERENT_WORK.to_owned()));
         }
         for (names, run) in [(&self.only_this, "this run"), (&self.only_other, "the other run")] {
             match names.as_slice() {

@@ -27,8 +27,13 @@ use crate::tenancy::DeviceTenancy;
 
 pub(crate) const KIND: &str = "dcgm";
 
-/// Answers without a change for so long are no longer those of an exporter that refreshes seldom: a warning is logged.
+/// Answers without a change for so long, or for longer if the exporter refreshes that seldom, are no longer those of an exporter
+/// that refreshes: a warning is logged.
 const UNCHANGED_SECONDS: f64 = 120.0;
+/// The same, in refreshes of the exporter, as far as it has shown how seldom these are.
+const UNCHANGED_REFRESHES: f64 = 3.0;
+/// A longer time between two refreshes is taken as one in which the exporter had stopped.
+const LONGEST_REFRESH_SECONDS: f64 = 600.0;
 
 /// An exporter speaks for the GPUs of one node, a Prometheus server for those of a cluster.
 const MAX_DEVICES: usize = 10_000;
@@ -39,22 +44,29 @@ struct DcgmDevice {
     last: Option<GpuTelemetry>,
     /// Time of the first answer without a change; `None`: the last answer had one.
     unchanged_since: Option<EventTime>,
+    /// The longest time in which answers had no change and after which they had one, at most [`LONGEST_REFRESH_SECONDS`].
+    longest_refresh_seconds: f64,
     /// That it does not change was logged.
     is_stuck: bool,
 }
 
 impl DcgmDevice {
-    /// Notes an answer without a change. Returns true if a warning is due.
-    fn note_unchanged(&mut self, now: EventTime) -> bool {
+    /// Notes an answer without a change. If a warning is due, returns for how many seconds there has been none.
+    fn note_unchanged(&mut self, now: EventTime) -> Option<f64> {
         let since = *self.unchanged_since.get_or_insert(now);
-        let is_due = !self.is_stuck && now.seconds_since(since) >= UNCHANGED_SECONDS;
+        let seconds = now.seconds_since(since);
+        let limit = UNCHANGED_SECONDS.max(UNCHANGED_REFRESHES * self.longest_refresh_seconds);
+        let is_due = !self.is_stuck && seconds >= limit;
         self.is_stuck |= is_due;
-        is_due
+        is_due.then_some(seconds)
     }
 
     /// Notes an answer with a change. Returns true if a warning was logged before it.
-    fn note_changed(&mut self) -> bool {
-        self.unchanged_since = None;
+    fn note_changed(&mut self, now: EventTime) -> bool {
+        if let Some(since) = self.unchanged_since.take() {
+            let seconds = now.seconds_since(since).min(LONGEST_REFRESH_SECONDS);
+            self.longest_refresh_seconds = self.longest_refresh_seconds.max(seconds);
+        }
         std::mem::take(&mut self.is_stuck)
     }
 }
@@ -140,20 +152,12 @@ impl DcgmDevices {
                 event.energy_joules_total.is_some() && GpuTelemetry { time: event.time, ..last.clone() } == event
             }) {
                 self.metrics.skip(&self.target, "unchanged", 1);
-                if device.note_unchanged(now) {
-                    tracing::warn!(
-                        target_url = self.target,
-                        device = event.device,
-                        power_watts = event.power_watts,
-                        energy_joules_total = event.energy_joules_total,
-                        "the readings of a GPU have not changed for two minutes, its energy counter included: the exporter no longer \
-                         reads it, or the counter has stopped. Its energy is unknown until one of them changes; if the counter has \
-                         stopped, remove its metric from the exporter's list, and energy is the integral of power"
-                    );
+                if let Some(unchanged_seconds) = device.note_unchanged(now) {
+                    warn_unchanged(&self.target, &event, unchanged_seconds);
                 }
                 continue;
             }
-            if device.note_changed() {
+            if device.note_changed(now) {
                 tracing::info!(target_url = self.target, device = event.device, "the readings of a GPU change again");
             }
             if !device.tenancy.accepts(event.time) {
@@ -195,6 +199,19 @@ impl DcgmDevices {
             publish(&self.sink, &device.tenancy.end());
         }
     }
+}
+
+fn warn_unchanged(target_url: &str, event: &GpuTelemetry, unchanged_seconds: f64) {
+    tracing::warn!(
+        target_url,
+        device = event.device,
+        unchanged_seconds,
+        power_watts = event.power_watts,
+        energy_joules_total = event.energy_joules_total,
+        "the readings of a GPU have not changed for long, its energy counter included: the exporter no longer reads it, or the \
+         counter has stopped. Its energy is unknown until one of them changes; if the counter has stopped, remove its metric from \
+         the exporter's list, and energy is the integral of power"
+    );
 }
 
 fn publish(sink: &EventSink, events: &[GpuTelemetry]) {
@@ -337,11 +354,40 @@ mod tests {
         }
         assert_eq!((telemetry(&buffer).len(), stuck.iter().position(|stuck| *stuck)), (1, Some(121)));
         let device = devices.known.get_mut("GPU-a").unwrap();
-        assert!(!device.note_unchanged(at(500)), "it was logged");
+        assert_eq!(device.note_unchanged(at(500)), None, "it was logged");
         devices.take(&text(300.0, 2000, "a-0"), &rules, at(501));
         let device = devices.known.get_mut("GPU-a").unwrap();
         assert_eq!((device.is_stuck, device.unchanged_since), (false, None));
-        assert!(!device.note_unchanged(at(502)) && device.note_unchanged(at(622)), "it stopped again");
+        // It was away for 500 s: that may be how seldom the exporter refreshes.
+        let again: Vec<i64> = (502..3_000).filter(|second| device.note_unchanged(at(*second)).is_some()).collect();
+        assert_eq!(again, [502 + 1_500], "it stopped again");
+    }
+
+    #[test]
+    fn an_exporter_that_refreshes_seldom_is_warned_of_once_at_most() {
+        let (outlet, buffer, metrics) = outlet();
+        // Every five minutes, asked every 15 s.
+        let mut devices = devices(outlet, &metrics);
+        let mut stuck = Vec::new();
+        for second in (0..3_000).step_by(15) {
+            let refreshes = second / 300;
+            devices.take(&text(300.0, 1000 * (refreshes + 1), "a-0"), &AttributionRules::default(), at(second as i64));
+            stuck.push(devices.known["GPU-a"].is_stuck);
+        }
+        let warnings = stuck.windows(2).filter(|pair| !pair[0] && pair[1]).count();
+        assert_eq!((telemetry(&buffer).len(), warnings), (10, 1), "before it has shown how seldom it refreshes");
+    }
+
+    #[test]
+    fn a_warning_waits_no_longer_than_three_of_the_longest_refreshes() {
+        // Seconds of a first silence that ended, and after how many of a second one a warning is due.
+        for (before, due) in [(0, 120), (30, 120), (50, 150), (290, 870), (600, 1_800), (40_000, 1_800)] {
+            let mut device = DcgmDevice::default();
+            device.note_unchanged(at(0));
+            device.note_changed(at(before));
+            let warned = (before..before + 3_000).find(|second| device.note_unchanged(at(*second)).is_some());
+            assert_eq!(warned, Some(before + due), "after a silence of {before} s");
+        }
     }
 
     #[test]

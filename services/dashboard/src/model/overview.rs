@@ -204,7 +204,7 @@ impl DashboardModel {
         let mixed_origins = origins.any(|other| Some(other) != origin);
         let (power_watts, power_known) = self.power();
         let figures = || states().filter_map(|state| state.figures.as_deref());
-        let idle = self.idle_power();
+        let (idle_power_watts, idle_devices) = self.idle_power();
         FleetOverview {
             source: SourceFacts { window_seconds: self.window_seconds(), ..self.source.clone() },
             version: self.version,
@@ -221,8 +221,8 @@ impl DashboardModel {
             needing_attention,
             power_watts,
             power_known,
-            idle_power_watts: idle.map(|(watts, _)| watts),
-            idle_devices: idle.map_or(0, |(_, devices)| devices),
+            idle_power_watts,
+            idle_devices,
             unanswered: states().filter(|state| state.unanswered_since().is_some()).count(),
             totals: FleetTotals::of(figures()),
             saving_known: figures().filter(|figures| figures.saving_joules.is_some()).count(),
@@ -241,16 +241,20 @@ impl DashboardModel {
         ((!known.is_empty()).then(|| known.iter().sum()), known.len())
     }
 
-    /// Returns the power and the number of devices without a workload, and of those whose job has ended; `None` if their newest
-    /// windows are too old.
-    pub(super) fn idle_power(&self) -> Option<(f64, usize)> {
-        let without_workload = self.now.and_then(|now| self.idle.newest.power_now(now));
+    /// Returns the power of devices without a workload, and of those whose job has ended, and their number, also of those without a
+    /// workload whose power is unknown. Devices whose newest windows are too old are left out.
+    pub(super) fn idle_power(&self) -> (Option<f64>, usize) {
+        let newest = &self.idle.newest;
+        let is_idle = self.now.is_some_and(|now| newest.are_idle(now));
+        let without_workload = is_idle.then(|| (newest.power_watts(), newest.devices()));
         let over = self.workloads.values().filter_map(|state| {
             let latest = state.idle_window(self.now)?;
-            Some((latest.power_watts?, latest.gpus.unwrap_or(0)))
+            Some((Some(latest.power_watts?), latest.gpus.unwrap_or(0)))
         });
-        let idle = without_workload.into_iter().chain(over).map(|(watts, devices)| (watts, devices as usize));
-        idle.reduce(|(sum, total), (watts, devices)| (sum + watts, total + devices))
+        without_workload.into_iter().chain(over).fold((None, 0), |(sum, total), (watts, devices)| {
+            let sum = [sum, watts].into_iter().flatten().reduce(|sum, watts| sum + watts);
+            (sum, total + devices as usize)
+        })
     }
 
     fn status_counts(&self) -> StatusCounts {

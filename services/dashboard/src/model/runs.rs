@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use eadt_report::{EnergyReport, GPUS_WITHOUT_WORKLOAD, ReportComparison, ReportSettings, SavingSummary, WorkloadReport};
+use eadt_report::{
+    DIFFERENT_WORK, EnergyReport, GPUS_WITHOUT_WORKLOAD, ReportComparison, ReportSettings, SavingSummary, WorkloadReport,
+};
 use eadt_schemas::v1::Origin;
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +16,8 @@ use super::{DEFAULT_ROWS, DashboardModel, rows_of_page};
 const MOST_NAMES: usize = 50;
 
 /// Note for a careful reader.
-const WHOLE_RUNS: &str = "whole runs are compared, restarts and trials included; that they did the same work is not checked";
+const WHOLE_RUNS: &str =
+    "whole runs are compared, restarts and trials included; that they did the same kind of work is not checked";
 
 /// Another run that the record is compared with.
 #[derive(Debug, Clone, PartialEq)]
@@ -142,10 +145,12 @@ impl DashboardModel {
         both.sort_by(|a, b| energy(b.1).total_cmp(&energy(a.1)).then_with(|| a.0.cmp(b.0)));
         let limit = rows_of_page(query.limit, DEFAULT_ROWS);
         let rows = both.iter().skip(query.skip).take(limit).map(|(name, state, other)| self.run_row(name, state, other));
+        let rows: Vec<RunRow> = rows.collect();
+        let differs = rows.iter().filter_map(|row| row.figures.as_ref()).any(ReportComparison::is_of_different_work);
         Ok(RunPage {
             this: self.facts_of_this_run(),
             other: run.facts(),
-            rows: rows.collect(),
+            rows,
             matching: both.len(),
             only_this: UnmatchedWorkloads::of(
                 self.workloads.keys().map(|name| &**name).filter(|name| !run.workloads.contains_key(*name)),
@@ -154,6 +159,7 @@ impl DashboardModel {
                 run.workloads.keys().map(String::as_str).filter(|name| !self.workloads.contains_key(*name)),
             ),
             notes: std::iter::once(WHOLE_RUNS.to_owned())
+                .chain(differs.then(|| DIFFERENT_WORK.to_owned()))
                 .chain(run.notes.iter().map(|note| format!("the other run: {note}")))
                 .collect(),
         })

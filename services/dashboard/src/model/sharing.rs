@@ -373,7 +373,7 @@ impl DashboardModel {
             }
         }
         totals.windows_power_watts = self.power().0;
-        totals.windows_unassigned_power_watts = self.idle_power().map(|(watts, _)| watts);
+        totals.windows_unassigned_power_watts = self.idle_power().0;
         totals
     }
 

@@ -37,6 +37,8 @@ export interface ChartProps {
   summary?: string;
   /** Seconds. */
   times: number[];
+  /** End of the last interval, in seconds, if each time is the begin of one: the last values hold until then. */
+  end?: number;
   lines: Line[];
   height: number;
   /** Values beyond it are cut: restarts would flatten everything else. */
@@ -58,10 +60,13 @@ const LANE = 16;
 /** Returns whether the job changed its phase: a single one is not named. */
 const hasPhases = ({ phases }: ChartProps): boolean => new Set(phases?.filter((phase) => phase !== null)).size > 1;
 
+/** The times, and the end of the last interval. */
+const edges = ({ times, end }: ChartProps): number[] => (end === undefined ? times : [...times, end]);
+
 export const css = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 export function Chart(props: ChartProps) {
-  const { title, times, lines, height } = props;
+  const { title, times, end, lines, height } = props;
   const place = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const latest = useRef(props);
@@ -87,8 +92,9 @@ export function Chart(props: ChartProps) {
       const band = lines[index]?.band;
       if (band) columns.push(band[1], band[0]);
     });
-    return [times, ...columns] as unknown as uPlot.AlignedData;
-  }, [times, lines]);
+    const held = end === undefined ? columns : columns.map((values) => [...values, values.at(-1) ?? null]);
+    return [edges(props), ...held] as unknown as uPlot.AlignedData;
+  }, [times, end, lines]);
 
   useEffect(() => {
     const element = place.current;
@@ -146,7 +152,7 @@ export function Chart(props: ChartProps) {
         aria-valuetext={words}
         onKeyDown={onKeyDown}
       />
-      {props.marks && <MarkStrip marks={props.marks} times={times} width={width} />}
+      {props.marks && <MarkStrip marks={props.marks} times={edges(props)} width={width} />}
       <Table {...props} />
     </figure>
   );
@@ -285,15 +291,22 @@ function options(latest: Latest, width: number, height: number, setCursor: (inde
       y: { range: (_, least, most) => range(latest.current, least, most) },
     },
     axes: [
-      { stroke: text, font, grid: { show: false }, ticks: { ...grid, size: 5 }, values: (_, times) => labels(times) },
+      { stroke: text, font, grid: { show: false }, ticks: { ...grid, size: 5 }, values: (u, times) => labels(times).map((text, index) => (fits(u, times[index] ?? 0, text) ? text : null)) },
       { stroke: text, font, grid, ticks: { show: false }, size: 56, values: (_, values) => values.map(short) },
     ],
     hooks: {
       drawClear: [(u) => backdrop(u, latest.current)],
       draw: [(u) => drawMarks(u, latest.current), (u) => drawStepTexts(u, latest.current)],
-      setCursor: [(u) => setCursor(u.cursor.left !== undefined && u.cursor.left >= 0 ? (u.cursor.idx ?? null) : null)],
+      setCursor: [(u) => setCursor(pointed(u, latest.current))],
     },
   };
+}
+
+/** Returns the place of the figures under the cursor; `null`: it is outside. The end of the last interval has those of the interval. */
+function pointed(u: uPlot, { times }: ChartProps): number | null {
+  const { left, idx } = u.cursor;
+  if (left === undefined || left < 0 || idx === undefined || idx === null) return null;
+  return Math.min(idx, times.length - 1);
 }
 
 /** The day where it changes, else the time. */
@@ -304,6 +317,15 @@ function labels(times: number[]): string[] {
     const text = clock(time * 1000).slice(0, seconds ? 8 : 5);
     return before === undefined || day(before * 1000) !== day(time * 1000) ? `${text}\n${day(time * 1000)}` : text;
   });
+}
+
+/** Half of the width of a digit of the axes, in pixels. */
+const HALF_DIGIT = 3.5;
+
+/** Returns whether the label at a time is not cut by the right end of the chart. */
+function fits(u: uPlot, time: number, text: string): boolean {
+  const half = (text.split("\n")[0] ?? "").length * HALF_DIGIT;
+  return !(u.bbox.left / devicePixelRatio + u.valToPos(time, "x") + half > u.width);
 }
 
 function short(value: number): string {

@@ -172,8 +172,9 @@ function budgetOf({ budget }: PowerHistory): { line: Line; summary: string; note
 }
 
 function Power({ power, route, hours }: { power: PowerHistory; route: Route; hours: number | null }) {
-  const { times, span, lines, marks, budget } = useMemo(() => {
-    const times = power.edges_ms.slice(0, -1).map((edge) => edge / 1000);
+  const { times, end, span, lines, marks, budget } = useMemo(() => {
+    const edges = power.edges_ms.map((edge) => edge / 1000);
+    const [times, end] = [edges.slice(0, -1), edges.at(-1) ?? 0];
     const named = ({ workload, namespace }: PowerHistory["layers"][number]) => workload ?? (namespace === null ? null : `${namespace}/*`);
     const colours = workloadColours([power.layers.flatMap((layer) => named(layer) ?? [])]);
     // The largest lies at the bottom, so that its own line is level where it is.
@@ -194,9 +195,7 @@ function Power({ power, route, hours }: { power: PowerHistory; route: Route; hou
       href: decisionHref(mark.workload, mark.decision_id),
       title: `${clock(mark.time_ms)} ${WORDS[mark.kind]}: ${visible(mark.workload)}`,
     }));
-    // To the end of the last interval.
-    const span = ((power.edges_ms.at(-1) ?? 0) - (power.edges_ms[0] ?? 0)) / 1000;
-    return { times, span, lines, marks, budget };
+    return { times, end, span: end - (edges[0] ?? 0), lines, marks, budget };
   }, [power]);
   if (times.length < 2) return null;
   return (
@@ -214,7 +213,7 @@ function Power({ power, route, hours }: { power: PowerHistory; route: Route; hou
           </a>
         </nav>
       </header>
-      <Chart title={`Power by ${hasNamespaces(power) ? "namespace" : "workload"}`} unit={`W, ${duration(span)}`} times={times} lines={lines} height={220} marks={marks} fromZero summary={budget?.summary} />
+      <Chart title={`Power by ${hasNamespaces(power) ? "namespace" : "workload"}`} unit={`W, ${duration(span)}`} times={times} end={end} lines={lines} height={220} marks={marks} fromZero summary={budget?.summary} />
       {budget && (
         <p class="legend-note">
           <WithCode text={budget.note} />

@@ -494,10 +494,12 @@ const tests = {
   async "close marks of a chart are one, in order of time, and open a list"() {
     const server = await archive();
     const power = await (await fetch(`${server.url}api/v1/power`)).json();
-    // The last edge is the end of the last interval.
-    const within = power.marks.filter(({ time_ms }) => time_ms <= power.edges_ms.at(-2));
+    // The last interval has marks, too: the last edge is its end.
+    const [before, end] = power.edges_ms.slice(-2);
+    power.marks.push({ ...power.marks.at(-1), time_ms: (before + end) / 2 }, { ...power.marks.at(-1), time_ms: end });
+    const prepare = (page) => page.route("**/api/v1/power*", (route) => route.fulfill({ json: power }));
     for (const width of [1280, 400]) {
-      const page = await open(server.url, { width });
+      const page = await open(server.url, { width, prepare });
       await page.locator(".chart canvas").waitFor();
       const marks = await page.locator(".marks .mark").evaluateAll((marks) =>
         marks.map((mark) => {
@@ -506,9 +508,9 @@ const tests = {
           return { left, right, symbol: mark.querySelector("span").textContent, alike, count };
         }),
       );
-      assert.equal(marks.reduce((sum, { count }) => sum + count, 0), within.length, "each is there once");
+      assert.equal(marks.reduce((sum, { count }) => sum + count, 0), power.marks.length, "each is there once");
       const reverts = marks.filter(({ symbol }) => symbol === "✗").reduce((sum, { alike }) => sum + alike, 0);
-      assert.equal(reverts, within.filter(({ kind }) => kind === "revert").length, "only reverts count as such");
+      assert.equal(reverts, power.marks.filter(({ kind }) => kind === "revert").length, "only reverts count as such");
       for (const [index, { left }] of marks.entries()) {
         assert.ok(index === 0 || left >= marks[index - 1].right, `${width}: mark ${index} is to the right of the one before: ${JSON.stringify(marks)}`);
       }
