@@ -8,6 +8,7 @@ use eadt_schemas::counts::counted;
 
 use crate::ReadingField;
 use crate::checks::{power, present_unit, tenure, value};
+use crate::median::upper_median;
 use crate::recording::{RecordedReading, Recording, RecordingSource};
 use crate::units::lowercase_words;
 
@@ -131,14 +132,12 @@ impl CounterTraits {
         let without_power = known.windows(2).filter(|pair| !has_power(pair[0]) || !has_power(pair[1]));
         let rises = without_power.filter_map(|pair| pace(pair[0], pair[1])).map(|(joules, _)| joules);
         let between = |pair: &[CounterReading<'_>]| pair[1].reading.time.seconds_since(pair[0].reading.time);
-        let mut seconds: Vec<f64> = known.windows(2).map(between).collect();
-        seconds.sort_by(f64::total_cmp);
         let column = recording.columns.get(&ReadingField::EnergyJoulesTotal).map_or("", String::as_str);
         let is_in_microjoules = present_unit(recording, ReadingField::EnergyJoulesTotal).is_some_and(|unit| unit.name == "uJ");
         Self {
             highest: known.iter().map(|reading| reading.joules).fold(0.0, f64::max),
             most_between: rises.fold(0.0, f64::max),
-            usual_seconds: seconds.get(seconds.len() / 2).copied().unwrap_or(0.0),
+            usual_seconds: upper_median(known.windows(2).map(between)).unwrap_or(0.0),
             is_rapl: is_in_microjoules || names_rapl(column) || names_rapl(device),
         }
     }

@@ -29,6 +29,7 @@ mod interpolate;
 mod joined_units;
 mod lines;
 mod log;
+mod median;
 mod mlperf;
 mod mlperf_inference;
 mod names;

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use eadt_schemas::EventTime;
 
+use crate::median::upper_median;
 use crate::quantity::is_quantity;
 use crate::units::word_places;
 
@@ -331,13 +332,11 @@ pub(crate) fn find_board_turns(all: &[PowerRow]) -> Option<BoardTurns> {
         return None;
     }
     let intervals: Vec<f64> = rows.windows(2).map(|pair| pair[1].0.seconds_since(pair[0].0)).collect();
-    let mut rounds: Vec<f64> = intervals.windows(2).map(|pair| pair[0] + pair[1]).collect();
-    rounds.sort_by(f64::total_cmp);
     let watts: Vec<Option<f64>> = rows.iter().map(|(_, watts)| *watts).collect();
     let (first, second) = watts.split_at(watts.len() / 2);
     let has_levels = are_levels_in_turn(first) && are_levels_in_turn(second);
     let is_in_turn = has_levels || are_intervals_in_turn(&intervals) && change_to_own_row(&watts) <= MOST_TO_OWN_ROW_IN_TIME;
-    let round_seconds = rounds[rounds.len() / 2];
+    let round_seconds = upper_median(intervals.windows(2).map(|pair| pair[0] + pair[1]))?;
     (round_seconds <= LONGEST_ROUND_SECONDS && is_in_turn).then_some(BoardTurns { round_seconds, has_levels })
 }
 

@@ -57,15 +57,17 @@ impl IdleGpus {
 mod tests {
     use super::*;
 
+    fn at(minute: i64) -> EventTime {
+        EventTime::from_micros(minute * 60_000_000)
+    }
+
+    fn window(minute: i64, mean_power_watts: Option<f64>) -> EfficiencyWindow {
+        let (window_start, window_end) = (at(minute), at(minute + 1));
+        EfficiencyWindow { window_start, window_end, mean_power_watts, ..EfficiencyWindow::default() }
+    }
+
     #[test]
     fn the_newest_windows_add_up_until_they_are_too_old() {
-        let at = |minute: i64| EventTime::from_micros(minute * 60_000_000);
-        let window = |minute: i64, mean_power_watts| EfficiencyWindow {
-            window_start: at(minute),
-            window_end: at(minute + 1),
-            mean_power_watts,
-            ..EfficiencyWindow::default()
-        };
         let mut gpus = IdleGpus::default();
         let windows = [(0, Some(90.0)), (1, Some(60.0)), (1, Some(70.0)), (1, None), (0, Some(80.0))];
         let first: Vec<bool> = windows.into_iter().map(|(minute, watts)| gpus.add(&window(minute, watts))).collect();
@@ -77,13 +79,6 @@ mod tests {
 
     #[test]
     fn gpus_whose_power_is_unknown_are_idle_and_counted() {
-        let at = |minute: i64| EventTime::from_micros(minute * 60_000_000);
-        let window = |minute: i64, mean_power_watts| EfficiencyWindow {
-            window_start: at(minute),
-            window_end: at(minute + 1),
-            mean_power_watts,
-            ..EfficiencyWindow::default()
-        };
         let mut gpus = IdleGpus::default();
         assert!(!gpus.are_idle(at(0)), "there are none");
         assert_eq!([0, 10, 10].map(|minute| gpus.add(&window(minute, None))), [false; 3]);

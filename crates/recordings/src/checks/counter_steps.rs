@@ -10,6 +10,7 @@ use eadt_schemas::EventTime;
 use super::{DEFAULT_POWER_GAP_SECONDS, LEAST_WATTS, SECONDS_OF_UNKNOWN_UNIT, power, tenure, value};
 use crate::ReadingField;
 use crate::interpolate::LinePoint;
+use crate::median::upper_median;
 use crate::recording::{RecordedReading, Recording};
 
 /// Ratios of energy by counter to energy by power that are not noted.
@@ -70,9 +71,7 @@ struct PowerReading {
 
 /// Returns the longest of the intervals of a record that is no hole of it, in seconds.
 fn longest_interval(seconds: impl Iterator<Item = f64>) -> f64 {
-    let mut intervals: Vec<f64> = seconds.collect();
-    intervals.sort_by(f64::total_cmp);
-    MOST_USUAL_INTERVALS * intervals.get(intervals.len() / 2).copied().unwrap_or(0.0)
+    MOST_USUAL_INTERVALS * upper_median(seconds).unwrap_or(0.0)
 }
 
 /// The power of a device over time.
@@ -323,8 +322,8 @@ struct CounterRise<'s, 'r> {
     is_first: bool,
 }
 
-/// Returns the rises of a counter. One of coarse steps makes good for the time in which it stood still; before its first step
-/// that is not known.
+/// Returns the rises of a counter. A rise of a coarse counter includes the energy of the time in which it was constant; how long
+/// that was before its first rise is not known.
 fn counter_rises<'s, 'r>(steps: &'s [CounterStep<'r>]) -> Vec<CounterRise<'s, 'r>> {
     let is_coarse = steps.iter().filter(|step| step.joules <= 0.0).count() * 2 > steps.len();
     let mut rises = Vec::new();
@@ -379,7 +378,7 @@ fn joules_at(step: &CounterStep<'_>) -> f64 {
 
 /// Describes a counter that is constant while power is drawn; `None` if it is another.
 ///
-/// A counter of coarse steps is constant between them, and then makes good for it.
+/// A coarse counter is constant between its steps, and each step includes the energy of that time.
 pub(super) fn describe_standstill(steps: &[CounterStep<'_>], integral_joules: f64) -> Option<String> {
     let at = steps.first()?;
     let describe = |from: &CounterStep<'_>, seconds: f64, missing: f64| {

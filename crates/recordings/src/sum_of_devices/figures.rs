@@ -6,6 +6,7 @@ use eadt_schemas::EventTime;
 
 use crate::ReadingField;
 use crate::checks::value;
+use crate::median::upper_median;
 use crate::recording::RecordingSource;
 
 /// Fewer readings may be sums by chance.
@@ -54,12 +55,6 @@ fn rounding_step(values: &[f64], is_counter: bool) -> f64 {
     steps.into_iter().find(is_rounded).unwrap_or(0.0)
 }
 
-fn median_interval(values: &[(EventTime, f64)]) -> f64 {
-    let mut seconds: Vec<f64> = values.windows(2).map(|pair| pair[1].0.seconds_since(pair[0].0)).collect();
-    seconds.sort_by(f64::total_cmp);
-    seconds.get(seconds.len() / 2).copied().unwrap_or(0.0)
-}
-
 impl DeviceFigure {
     pub(super) fn of(place: usize, source: &RecordingSource, field: ReadingField) -> Option<Self> {
         let known: Vec<(EventTime, f64)> =
@@ -77,7 +72,8 @@ impl DeviceFigure {
         let mean = values.iter().map(|(_, value)| value).sum::<f64>() / values.len() as f64;
         // A rise is rounded at both ends.
         let rounding = if is_counter { step } else { step / 2.0 };
-        let interval_seconds = median_interval(&values);
+        let intervals = values.windows(2).map(|pair| pair[1].0.seconds_since(pair[0].0));
+        let interval_seconds = upper_median(intervals).unwrap_or(0.0);
         Some(Self { source: place, values, mean, rounding, interval_seconds })
     }
 

@@ -3,6 +3,7 @@
 use super::changes::{ChangeFit, may_be_fitted};
 use super::figures::{AlignedRows, DeviceFigure};
 use super::{COEFFICIENTS_OF_A_SUM, LAGS};
+use crate::median::upper_median;
 
 /// Changes that the sum leaves, as a part of all.
 const CHANGES_LEFT: f64 = 0.1;
@@ -63,9 +64,8 @@ fn find_offset(sum: &DeviceFigure, parts: &[&DeviceFigure], lag: isize, factor: 
     if rows.values.len() * 100 < sum.values.len() * PERCENT_OF_ROWS {
         return None;
     }
-    let mut above: Vec<f64> = rows.sums().iter().zip(&rows.values).map(|(parts, value)| value - factor * parts).collect();
-    above.sort_by(f64::total_cmp);
-    let offset = above.get(above.len() / 2).copied()?;
+    let above: Vec<f64> = rows.sums().iter().zip(&rows.values).map(|(parts, value)| value - factor * parts).collect();
+    let offset = upper_median(above.iter().copied())?;
     let within = above.iter().filter(|above| (*above - offset).abs() <= sum.rounding + DISTANCE * sum.mean).count();
     (within * 100 >= above.len() * PERCENT_WITHIN && offset >= LEAST_OFFSET * sum.mean).then_some(offset)
 }
