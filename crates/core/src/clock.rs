@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::settings::SECOND;
 
-/// The most that one step between two stamps counts: an outage of the broker must not make everybody idle.
+/// The most that one step between two stamps counts: an outage of the broker must not make all sources idle.
 pub const MAX_STEP: i64 = 20 * SECOND;
 
 /// Log time of one partition.

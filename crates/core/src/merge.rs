@@ -145,7 +145,7 @@ impl<T> InputMerge<T> {
 }
 
 impl<T> InputQueue<T> {
-    /// Offers the head, if there is one; `None`: it has to be waited for.
+    /// Offers the head, if there is one; `None` if it has to be waited for.
     fn offer(
         &mut self,
         input: usize,
@@ -216,7 +216,7 @@ mod tests {
         EventTime::from_micros(seconds * 1_000_000)
     }
 
-    /// Records are their own event times.
+    /// Makes records whose stamps are their event times.
     fn drain(merge: &mut InputMerge<Option<i64>>) -> Vec<(usize, Option<i64>)> {
         let mut taken = Vec::new();
         while let Some(next) = merge.next(|_, record| record.map(at)) {
@@ -229,7 +229,7 @@ mod tests {
         merge.push(input, offset, at(stamp), 1, time);
     }
 
-    /// What [`InputMerge::next`] should take, found by a look at every head.
+    /// Returns the input that [`InputMerge::next`] should take, from all heads.
     fn expected(queues: &[VecDeque<(i64, Option<i64>)>], ended: &[bool]) -> Option<usize> {
         let mut turn = HeadSelector::default();
         for (input, queue) in queues.iter().enumerate() {

@@ -110,7 +110,7 @@ impl ModelRegistry {
         Some(if same { Ok(ModelInForce { name, version, document }) } else { Err(UnusableModel::Gpu) })
     }
 
-    /// Returns the power of a board against what it does.
+    /// Returns the model of a board's power from its activity.
     pub fn power_model(&self, gpu_model: Option<&str>) -> Option<ModelInForce<'_, PowerDocument>> {
         let model = self.models.get(&power_name(gpu_model?))?;
         let ModelDocument::Power(document) = &model.learned else { return None };

@@ -38,7 +38,7 @@ pub enum InputEvent<'a> {
 }
 
 impl InputEvent<'_> {
-    /// Returns the event time; heartbeats, tombstones and what could not be decoded have none.
+    /// Returns the event time; heartbeats, tombstones and undecodable records have none.
     pub fn time(&self) -> Option<EventTime> {
         match self {
             Self::Telemetry(event) => Some(event.time),
@@ -56,7 +56,7 @@ impl InputEvent<'_> {
 pub struct InputRecord<'a> {
     pub topic: Topic,
     pub stamp: EventTime,
-    /// The record's key, where it is UTF-8; `None` is not checked against the event.
+    /// The record's key, if it is UTF-8; `None` is not checked against the event.
     pub key: Option<&'a str>,
     /// Its producer sent it again, and the log may have it twice (`envelope::header::SENT_AGAIN`).
     pub is_sent_again: bool,
@@ -640,7 +640,7 @@ mod refused_outputs {
         let bad = "x".repeat(eadt_schemas::decode::MAX_ID_BYTES + 1);
         let mut out = vec![window(&bad), window("before"), window(&bad), window("good"), window(&bad)];
         refuse_invalid(&mut out, 1);
-        // What was there before is somebody else's.
+        // Earlier outputs are another workload's.
         assert_eq!(out.len(), 4);
         assert!(matches!(&out[1], FoldOutput::Window(window) if window.id == "before"), "{out:?}");
         assert!(matches!(&out[2], FoldOutput::Window(window) if window.id == "good"), "{out:?}");

@@ -42,7 +42,7 @@ impl OwnerUsage {
     }
 }
 
-/// All who have something in a partition; no more than there are workloads.
+/// All owners with an entry in a partition; no more than there are workloads.
 #[derive(Debug, Default)]
 pub struct UsageByOwner {
     namespaces: HashMap<Box<str>, OwnerUsage>,

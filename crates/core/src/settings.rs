@@ -19,11 +19,11 @@ pub struct FoldSettings {
     pub align_to_run: bool,
     /// Version of the rules by which windows are made, at most [`WINDOW_RULES`]; earlier ones are for records made by them.
     pub window_rules: u32,
-    /// Longest time that an event may lie ahead of the log's stamp; `None`: events are simulated or imported, and only their own
-    /// time counts.
+    /// Longest time that an event may lie ahead of the log's stamp; `None` if events are simulated or imported, and only their
+    /// own time counts.
     pub max_future: Option<i64>,
-    /// A source is idle once the log clock is this far past its last event; `None`: never (files, whose sources end at
-    /// their last record).
+    /// A source is idle once the log clock is this far past its last event; `None` for never (files, whose sources end at their
+    /// last record).
     pub idle_grace: Option<i64>,
     /// Longest gap between two power readings, in microseconds; in a longer one power is unknown.
     pub power_gap: i64,
@@ -43,15 +43,15 @@ pub struct FoldSettings {
     pub max_sources_per_namespace: usize,
     /// Most sources of one workload.
     pub max_sources_per_workload: usize,
-    /// Used where the workload does not name a controller.
+    /// Used if the workload does not name a controller.
     pub controller: ControllerName,
     /// Used for every workload, in place of the one that it names.
     pub controller_override: Option<ControllerName>,
-    /// Used where the workload declares none.
+    /// Used if the workload declares none.
     pub controller_settings: ControllerSettings,
-    /// The power budget; `None`: there is no joint stage for it.
+    /// The power budget; `None` if there is no joint stage for it.
     pub power_budget: Option<BudgetSettings>,
-    /// Settings of the joint stage of GPU sharing; `None`: there is no such stage.
+    /// Settings of the joint stage of GPU sharing; `None` if there is no such stage.
     pub gpu_sharing: Option<GpuSharingSettings>,
 }
 
@@ -62,11 +62,12 @@ pub struct FoldSettings {
 /// that no such device can draw is no reading, and windows in which only a cap, a clock or what a job turns by itself
 /// changed are marked as such. 4: a counter that stood still from the start counts from its first rise on. 5: power is known
 /// between two readings of it also if readings without power lie between them. 6: a counter is tested against the newest reading of
-/// power also if its own samples have none.
-pub const WINDOW_RULES: u32 = 6;
+/// power also if its own samples have none. 7: a counter that stands still for long between two rises counts by power between
+/// them, as far as both agree within one of its steps.
+pub const WINDOW_RULES: u32 = 7;
 
-/// Open windows of each source for which a namespace with its most sources has room. It covers a source that lags until it counts
-/// as idle, with windows of six seconds. Where a tenth of the sources is there, ten times as many.
+/// Open windows of each source for which a namespace with its most sources has room. It covers a source that lags until it
+/// counts as idle, with windows of six seconds. If a tenth of the sources is there, ten times as many.
 const SUMS_PER_SOURCE: usize = 40;
 /// Most windows without any event between two with events that are emitted.
 const MAX_EMPTY_WINDOWS: i64 = 1_440;
@@ -77,7 +78,7 @@ impl FoldSettings {
         self.window_rules >= 2
     }
 
-    /// Returns whether power is tested against what the device can draw.
+    /// Returns whether power is checked against the device's maximum.
     pub fn checks_power(&self) -> bool {
         self.window_rules >= 3
     }
@@ -96,6 +97,11 @@ impl FoldSettings {
     /// Returns whether a counter whose samples have no power is tested against the newest reading of power.
     pub fn holds_power_for_counters(&self) -> bool {
         self.window_rules >= 6
+    }
+
+    /// Returns whether power counts between two rises of a counter in coarse steps.
+    pub fn counts_coarse_counters_by_power(&self) -> bool {
+        self.window_rules >= 7
     }
 
     /// Returns whether a window whose sources have all ended stays open until it is over. It does in files, whose end shows that

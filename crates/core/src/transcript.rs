@@ -1,5 +1,5 @@
-//! Decisions that are kept in a file beside the tests: whoever replays a log, or reads decisions of two releases together, relies
-//! on that a version of the rules decides as it did.
+//! Compares decisions with those kept in a file beside the tests. Replays, and readers of decisions of two releases, rely on a
+//! version of the rules always deciding the same.
 
 use eadt_schemas::fnv::Fnv1a;
 use eadt_schemas::v1::{ControllerAction, Decision};
@@ -50,7 +50,7 @@ impl DecisionTranscript {
     }
 }
 
-/// Compares with a file below `src`, or writes it where that is asked for.
+/// Compares with a file below `src`, or writes it if that is asked for.
 pub fn assert_kept(file: &str, text: &str) {
     let place = format!("{}/src/{file}", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("EADT_NEW_DECISIONS").is_some() {

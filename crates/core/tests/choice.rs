@@ -1,4 +1,4 @@
-//! Whose figures count in a window where several report the same.
+//! Tests which source counts in a window if several report the same.
 
 use crate::support;
 
@@ -47,7 +47,7 @@ fn devices_that_all_leave_are_missed_until_the_window_ends() {
     assert_eq!((window.energy_joules, window.energy_coverage_ratio), (Some(6_000.0), 0.5));
 }
 
-/// A window with these events at its begin and end: samples, ranks.
+/// Returns a window with these events at its begin and end: samples, ranks.
 fn progress(events_at: impl Fn(f64) -> Vec<TrainingProgress>) -> (Option<f64>, u32) {
     let mut bench = Bench::default();
     for second in [0.0, 30.0, 60.0] {

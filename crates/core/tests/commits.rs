@@ -1,4 +1,4 @@
-//! What a partition counts, what a commit has to write, and what is forgotten.
+//! Tests the counts of a partition, the content of commits, and forgetting.
 
 use crate::support;
 

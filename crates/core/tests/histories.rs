@@ -267,7 +267,7 @@ fn two_collectors_of_one_gpu_do_not_double_its_energy() {
     bench.put(GpuTelemetry { collector: "dcgm/node-1".to_owned(), ..gpu("a", 61.0, 61.0 * 99.0) });
     assert_eq!(bench.energies(), [(0.0, Some(6000.0))]);
     assert_eq!(bench.windows[0].gpus, 1);
-    // Integrated power gives way to a counter whoever reads it.
+    // Integrated power gives way to a counter from any collector.
     let mut bench = Bench::default();
     for second in (0..=60).step_by(10) {
         let second = f64::from(second);
@@ -330,7 +330,7 @@ fn loss(second: f64) -> TrainingProgress {
     TrainingProgress { samples_total: None, loss: Some(2.0), ..rank(0, second, 0.0) }
 }
 
-/// What windows report of progress.
+/// Returns the progress figures of the windows.
 fn progress(bench: &Bench) -> Vec<(f64, f64, f64, Option<f64>)> {
     let part = |w: &eadt_schemas::v1::EfficiencyWindow| {
         let samples = (w.samples.map_or(0.0, round), round(w.unassigned_samples));
@@ -662,7 +662,7 @@ fn a_layout_that_comes_late_is_counted() {
     steady(&mut bench, "a", 40, 60, 10);
     assert_eq!(bench.windows[0].late_tables, 1);
 
-    // Also where only GPUs report, and where nothing was summed yet it is not late.
+    // Also if only GPUs report, and where nothing was summed yet it is not late.
     let mut bench = Bench::default();
     for second in [0.0, 10.0, 20.0, 30.0] {
         bench.put(gpu("a", second, second));
@@ -746,7 +746,7 @@ fn one_who_invents_names_fills_his_own_share_and_newcomers_of_others_have_room()
     bench.put(of("greedy/new".to_owned(), "w".to_owned())).put(loose("new".to_owned(), "nvml/greedy"));
     bench.put(of("wide/job".to_owned(), "new".to_owned()));
     assert_eq!(bench.reasons(), [DeadLetterReason::StateLimit; 3]);
-    // What is forgotten makes room.
+    // Forgotten workloads make room.
     for ten in 1..90 {
         bench.heartbeat(f64::from(ten) * 10.0);
     }
@@ -801,7 +801,7 @@ fn one_event_of_a_far_future_opens_no_years_of_windows() {
     let mut bench = Bench::new(FoldSettings { max_future: None, ..FoldSettings::default() });
     bench.put(gpu("a", 0.0, 0.0)).stamped(1.0, gpu("b", 1e9, 0.0)).put(gpu("a", 60.0, 60.0));
     assert_eq!((bench.reasons(), bench.starts()), (vec![], vec![0.0]));
-    // Nobody else's windows close before their time.
+    // No window of another source closes before its time.
     bench.put(gpu("a", 121.0, 121.0)).stamped(122.0, gpu("b", 1e9 + 1.0, 0.0)).put(gpu("a", 180.0, 180.0));
     assert_eq!((bench.reasons(), bench.starts()), (vec![], vec![0.0, 60.0, 120.0]));
     // With the log's clock to hold it against, it is refused.
@@ -823,7 +823,7 @@ fn an_import_of_several_sources_into_a_live_log_goes_on_after_a_gap_of_weeks() {
                     let ends = begin > 0.0 && second == 120;
                     bench.stamped(stamp, GpuTelemetry { last: ends, ..gpu(device, now, now) });
                     bench.stamped(stamp, TrainingProgress { last: ends, ..rank(0, now, now * 2.0) });
-                    // As fast as a log takes it.
+                    // At the greatest rate of a log.
                     stamp += 0.001;
                 }
             }
@@ -836,7 +836,7 @@ fn an_import_of_several_sources_into_a_live_log_goes_on_after_a_gap_of_weeks() {
 
 const DAY: f64 = 86_400.0;
 
-/// Energy in windows, energy unassigned.
+/// Returns energy in windows, energy unassigned.
 fn energy_of(bench: &Bench) -> (f64, f64) {
     let joules = bench.windows.iter().filter_map(|w| w.energy_joules).sum::<f64>();
     (round(joules), round(bench.windows.iter().map(|w| w.unassigned_energy_joules).sum::<f64>()))
@@ -885,7 +885,7 @@ fn nobodys_windows_close_before_their_time_where_one_source_leaps() {
         bench.put(gpu("a", f64::from(second), f64::from(second)));
     }
     assert_eq!(bench.starts(), [0.0, 60.0, 120.0, 180.0, 240.0], "one after the other");
-    // Into the middle of what nobody has opened, then to the other.
+    // Into the middle of the unopened windows, then to the other.
     bench.put(gpu("a", 5.0 * DAY, 5.0 * DAY)).put(gpu("a", 5.0 * DAY + 60.0, 5.0 * DAY + 60.0));
     assert_eq!(bench.starts()[5..], [300.0, 5.0 * DAY]);
     bench.put(gpu("a", 10.0 * DAY + 60.0, 10.0 * DAY + 60.0)).put(gpu("b", 10.0 * DAY + 60.0, 10.0 * DAY + 60.0));
@@ -894,7 +894,7 @@ fn nobodys_windows_close_before_their_time_where_one_source_leaps() {
     let (assigned, unassigned) = energy_of(&bench);
     assert_eq!((assigned, bench.reasons()), (300.0 + 60.0 + 60.0, vec![]));
     assert_eq!(assigned + unassigned, 2.0 * (10.0 * DAY + 60.0));
-    // What lies between is closed.
+    // Windows in between are closed.
     bench.put(gpu("c", 9.0 * DAY, 0.0));
     assert_eq!(bench.reasons(), [DeadLetterReason::Late]);
 }
@@ -937,7 +937,7 @@ fn windows_of_another_length_leave_a_gap_a_gap() {
     bench.put(gpu("a", 40.0 * DAY, 1.0));
     bench.finish();
     assert!(bench.windows.len() < 20, "{:?}", bench.starts());
-    // To the longer windows the silence is none; what is not theirs is unassigned.
+    // The longer windows have no silence; energy outside of them is unassigned.
     let (assigned, unassigned) = energy_of(&bench);
     assert_eq!((assigned < 0.01, round(assigned + unassigned)), (true, 2.0));
 }
@@ -1136,7 +1136,7 @@ fn before_a_run_that_nobody_watched_there_is_no_window() {
     bench.put(gpu("a", 70.0, 700.0)).put(phase(75.0, 0.0, JobLifecycle::Started)).put(gpu("a", 80.0, 800.0));
     bench.put(rank(0, 140.0, 9.0)).put(gpu("a", 140.0, 1400.0));
     assert_eq!(edges(&bench), [(60.0, 75.0, Some(50.0)), (75.0, 135.0, Some(600.0))]);
-    // What comes later of an earlier time opens it again, in the run's windows.
+    // A later event of an earlier time opens it again, in the run's windows.
     let mut bench = aligned();
     bench.put(phase(75.0, 0.0, JobLifecycle::Started)).stamped(75.0, gpu("a", 10.0, 0.0)).stamped(75.0, gpu("a", 80.0, 70.0));
     bench.finish();
@@ -1185,7 +1185,7 @@ fn a_run_and_a_span_that_are_reported_after_the_telemetry_are_exact_all_the_same
     assert_eq!((right.spans.len(), right.spans[0].window_start, right.spans[0].window_end), (1, at(75.5), at(170.25)));
 }
 
-/// A workload that declares these settings of its controller, if any.
+/// Returns a workload that declares these settings of its controller, if any.
 fn declaring(second: f64, generation: u64, settings: Option<serde_json::Value>) -> Workload {
     let controller_settings = settings.and_then(|settings| settings.as_object().cloned());
     Workload { controller_settings, mode: UpdateMode::Enforce, gpus: Some(1), ..layout(second, generation) }
@@ -1248,7 +1248,7 @@ struct Metered {
 }
 
 impl Metered {
-    /// The windows; `every`: a crash after so many samples, each time.
+    /// Returns the windows; `every`: a crash after so many samples, each time.
     fn windows(&self, rules: u32, every: Option<usize>) -> Vec<eadt_schemas::v1::EfficiencyWindow> {
         let mut bench = Bench::new(FoldSettings { window_rules: rules, ..FoldSettings::default() });
         let mut committed = Vec::new();
@@ -1269,7 +1269,7 @@ impl Metered {
     }
 }
 
-/// Energy of all windows, in and beside them, and seconds in which the counter was contradicted.
+/// Returns energy of all windows, in and beside them, and seconds in which the counter was contradicted.
 fn totals(windows: &[eadt_schemas::v1::EfficiencyWindow]) -> (f64, f64) {
     windows.iter().fold((0.0, 0.0), |(joules, seconds), window| {
         let energy = window.energy_joules.unwrap_or(0.0) + window.unassigned_energy_joules;
@@ -1287,7 +1287,7 @@ fn a_counter_that_contradicts_power_gives_way_to_it_and_one_that_does_not_is_bel
         ("does not move", metered(15.0, |_| Some(5_198_685.762), steady), 180_000.0, 600.0),
         ("does not move at 0", metered(5.0, |_| Some(0.0), steady), 180_000.0, 600.0),
         ("stops", metered(5.0, |s| Some(s.min(300.0) * 300.0), steady), 180_000.0, 300.0),
-        // Where it goes on, it has risen by far too little for the time.
+        // If it goes on, it has risen by far too little for the time.
         ("stops for 200 s", metered(5.0, |s| Some((s - (s - 200.0).clamp(0.0, 200.0)) * 300.0), steady), 180_000.0, 205.0),
         // It is slow for a while, then catches up: nothing is wrong.
         ("lags", metered(5.0, |s| Some(if (200.0..260.0).contains(&s) { 60_000.0 } else { s * 300.0 }), steady), 180_000.0, 0.0),
@@ -1335,7 +1335,7 @@ fn a_coarse_counter_counts_from_its_first_rise_on() {
     // Records of earlier rules replay with what they had: the 24 kJ before the first sample are in.
     assert_eq!([2, 3, 4].map(|rules| joules(rules).round()), [204_000.0, 204_000.0, 180_000.0]);
     assert_eq!(coarse.windows(4, Some(3)), coarse.windows(4, None), "with crashes");
-    // Of a counter that is five times too high and often falls, what is known against it stays.
+    // A counter that is five times too high and often falls keeps its record of contradictions.
     let convicted = Metered { joules: |s| Some((s % 200.0) * 1_500.0), ..coarse };
     assert_eq!(convicted.windows(4, None), convicted.windows(3, None));
     // Every other rule about counters is as it was.
@@ -1347,6 +1347,132 @@ fn a_coarse_counter_counts_from_its_first_rise_on() {
     ] {
         assert_eq!(metered.windows(4, None), metered.windows(3, None));
     }
+}
+
+/// Joules of a counter whose steps are `step`, of a device that drew so much.
+fn in_steps(joules: f64, step: f64) -> f64 {
+    (joules / step + 1e-9).floor() * step
+}
+
+/// Returns the windows of a node that draws so many watts for so many hours, sampled at this interval, whose energy counter has steps
+/// and whose power readings are off by a factor.
+fn in_coarse_steps(watts: f64, hours: u32, seconds: usize, step: f64, factor: f64) -> Vec<eadt_schemas::v1::EfficiencyWindow> {
+    let mut bench = Bench::default();
+    for second in (0..=hours * 3_600).step_by(seconds) {
+        let now = f64::from(second);
+        let joules = in_steps(now * watts + step * 0.4, step);
+        bench.put(GpuTelemetry { meter: Meter::Node, power_watts: Some(watts * factor), ..gpu("a", now, joules) });
+    }
+    bench.finish();
+    bench.windows
+}
+
+#[test]
+fn a_coarse_counter_and_power_together_give_what_each_gives_alone() {
+    // (watts, seconds between two samples, joules of a step of the counter): smart plugs, power distribution units, servers.
+    let mut cases = Vec::new();
+    for watts in [255.0, 300.0, 650.0, 1_300.0, 2_105.0] {
+        for seconds in [10, 30, 60] {
+            cases.extend([3_600.0, 36_000.0, 360_000.0].map(|step| (watts, 6, seconds, step)));
+        }
+    }
+    cases.push((300.0, 72, 60, 360_000.0));
+    for (watts, hours, seconds, step) in cases {
+        // Two sensors differ by some percent.
+        for factor in [0.9, 0.97, 1.0, 1.03, 1.1] {
+            let windows = in_coarse_steps(watts, hours, seconds, step, factor);
+            let what = format!("{watts} W each {seconds} s in steps of {step} J, power × {factor}");
+            let whole = f64::from(hours * 3_600) * watts;
+            let (energy, _) = totals(&windows);
+            // Counter and power may be apart by a step and a part, and one more lies at either end.
+            let off = (factor - 1.0).abs();
+            let allowed = ((1.3 + 5.0 * off) * step).min((off + 0.005) * whole).max(0.003 * whole);
+            assert!((energy - whole).abs() <= allowed, "{what}: {energy} J instead of {whole}");
+            let known: f64 = windows.iter().filter_map(|window| window.energy_joules).sum();
+            assert!((energy - known).abs() <= 1.2 * step, "{what}: {} J in no window", energy - known);
+            let rises_in_steps = step > 2.0 * watts * seconds as f64;
+            for window in windows[120..windows.len() - 1].iter().filter(|_| rises_in_steps) {
+                let mean = window.energy_joules.unwrap_or(0.0) / 60.0;
+                assert!((mean / watts - 1.0).abs() < off + 0.1, "{what}: {mean} W in a window");
+                assert_eq!(window.counter_contradicted_seconds, 0.0, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_coarse_counter_corrects_power_that_is_off_for_long() {
+    // The device draws 1 kW, and each reading of power meets it at 600 W.
+    let windows = in_coarse_steps(1_000.0, 12, 30, 100_000.0, 0.6);
+    let (energy, _) = totals(&windows);
+    assert!((energy - 43.2e6).abs() <= 400_000.0, "{energy} J");
+    for window in &windows[120..700] {
+        let mean = window.energy_joules.unwrap_or(0.0) / 60.0;
+        assert!((mean / 1_000.0 - 1.0).abs() < 0.15, "{mean} W in a window");
+    }
+}
+
+/// Returns windows by rules 6 and 7 of a board with these functions of the second, for an hour.
+fn by_both_rules(
+    step: usize,
+    joules: impl Fn(f64) -> f64,
+    watts: impl Fn(f64) -> f64,
+) -> [Vec<eadt_schemas::v1::EfficiencyWindow>; 2] {
+    [6, 7].map(|window_rules| {
+        let mut bench = Bench::new(FoldSettings { window_rules, ..FoldSettings::default() });
+        for second in (0..=3_600).step_by(step) {
+            let now = f64::from(second);
+            bench.put(GpuTelemetry { power_watts: Some(watts(now)), ..gpu("a", now, joules(now)) });
+        }
+        bench.finish();
+        bench.windows
+    })
+}
+
+#[test]
+fn a_counter_that_is_renewed_seldom_or_hangs_is_no_coarse_one() {
+    // 80 and 700 W by turns of 7.3 s, and ever more.
+    fn watts(second: f64) -> f64 {
+        0.03 * second + if (second / 7.3).floor() % 2.0 == 0.0 { 80.0 } else { 700.0 }
+    }
+    fn joules(second: f64) -> f64 {
+        let turns = (second / 14.6).floor();
+        let rest = second - turns * 14.6;
+        0.015 * second * second + turns * 5_694.0 + rest.min(7.3) * 80.0 + (rest - 7.3).max(0.0) * 700.0
+    }
+    // An exporter that reads both each 30 s, and is read each 15 s.
+    let held = |second: f64| ((second - 11.0) / 30.0).floor().max(0.0) * 30.0;
+    let [before, now] = by_both_rules(15, |s| joules(held(s)), |s| watts(held(s)));
+    for (now, before) in now.iter().zip(&before) {
+        assert_eq!((now.window_start, now.energy_joules), (before.window_start, before.energy_joules));
+    }
+    // A counter of the module, 2.5 times the power of the GPU, that hangs for a minute each five.
+    let hangs = |s: f64| if s % 300.0 < 60.0 && s >= 300.0 { s - s % 300.0 } else { s };
+    let [before, now] = by_both_rules(5, |s| hangs(s) * 750.0 + s * 1e-3, |_| 300.0);
+    assert_eq!(totals(&now), totals(&before));
+}
+
+#[test]
+fn a_coarse_counter_counts_itself_while_it_rises_fast() {
+    // Idle for 20 minutes, then 400 and 2,000 W by turns of 20 s: a step of 1 Wh takes seconds.
+    let drawn = |s: f64| {
+        if s < 1_200.0 {
+            60.0
+        } else if (s / 20.0).floor() % 2.0 == 0.0 {
+            400.0
+        } else {
+            2_000.0
+        }
+    };
+    let joules = |s: f64| {
+        let whole: f64 = (0..s as u32).map(|second| drawn(f64::from(second))).sum();
+        in_steps(whole, 3_600.0)
+    };
+    let [before, now] = by_both_rules(30, joules, drawn);
+    for (now, before) in now.iter().zip(&before).skip(25) {
+        assert_eq!((now.window_start, now.energy_joules), (before.window_start, before.energy_joules));
+    }
+    assert!((totals(&now).0 / totals(&before).0 - 1.0).abs() < 0.005, "{} {}", totals(&now).0, totals(&before).0);
 }
 
 /// 300 W for 600 s, with power in even seconds and the counter in odd ones.
@@ -1463,7 +1589,7 @@ fn two_exporters_of_one_board_are_as_good_as_the_one_with_power() {
     assert_eq!(energies(true)[..5], [0.0, 60.0, 120.0, 180.0, 240.0].map(|start| (start, Some(18_000.0))));
 }
 
-/// Samples of a board at 100 W, five seconds apart; the newest is marked `last`.
+/// Returns samples of a board at 100 W, five seconds apart; the newest is marked `last`.
 fn stay(device: &str, from: i32, to: i32) -> Vec<GpuTelemetry> {
     let sample = |second: i32| {
         let now = f64::from(second);

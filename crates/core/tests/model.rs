@@ -43,7 +43,7 @@ fn blank(item: Item) -> Item {
     }
 }
 
-/// A GPU's sample with power instead of the counter.
+/// Returns a GPU's sample with power instead of the counter.
 fn with_power(item: Item) -> Item {
     match item {
         Item::Gpu(event) => {
@@ -54,7 +54,8 @@ fn with_power(item: Item) -> Item {
     }
 }
 
-/// The log with more events: half a second after some that have a successor in time, the same without counter and power.
+/// Returns the log with more events: half a second after some that have a successor in time, the same without counter and
+/// power.
 fn with_blanks(log: &[(i64, Item)], seed: u64) -> Vec<(i64, Item)> {
     let mut more = Vec::new();
     for (i, (stamp, item)) in log.iter().enumerate() {
@@ -79,7 +80,7 @@ fn with_blanks(log: &[(i64, Item)], seed: u64) -> Vec<(i64, Item)> {
     more
 }
 
-/// Energy and progress of each window.
+/// Returns energy and progress of each window.
 fn figures(bench: &Bench) -> Vec<String> {
     let of = |w: &EfficiencyWindow| {
         let energy = [w.energy_joules.unwrap_or(-1.0), w.unassigned_energy_joules, w.energy_coverage_ratio];
@@ -140,13 +141,13 @@ fn life() -> impl Strategy<Value = Life> {
         })
 }
 
-/// From this record on everything comes so many seconds later: nobody runs meanwhile, the log neither. About a day, the longest
-/// time whose empty windows are emitted, or far more.
+/// After this record everything comes so many seconds later: nothing runs meanwhile, and neither does the log. About a day, the
+/// longest time whose empty windows are emitted, or far more.
 fn outage() -> impl Strategy<Value = (usize, i64)> {
     (0..120_usize, prop_oneof![14 => Just(0_i64), 1 => 0..9_000_i64, 1 => 86_100..86_700_i64, 2 => 90_000..9_000_000_i64])
 }
 
-/// All sources' records in the order of their stamps; heartbeats until everybody is idle.
+/// Returns all sources' records in the order of their stamps, with heartbeats until all are idle.
 fn log(lives: &[Life], (outage_at, outage): (usize, i64)) -> Vec<(i64, Item)> {
     let mut log: Vec<(i64, Item)> = lives.iter().enumerate().flat_map(|(i, life)| history(i, life)).collect();
     log.sort_by_key(|(stamp, _)| *stamp);
@@ -163,7 +164,7 @@ fn log(lives: &[Life], (outage_at, outage): (usize, i64)) -> Vec<(i64, Item)> {
     log
 }
 
-/// What the whole of each counter shows: rises of what reached the log, by kind.
+/// Returns the rises of each counter that reached the log, by kind.
 fn whole(log: &[(i64, Item)]) -> (f64, f64) {
     let mut last: BTreeMap<String, (f64, f64)> = BTreeMap::new();
     let (mut joules, mut samples) = (0.0, 0.0);
@@ -192,7 +193,7 @@ fn whole(log: &[(i64, Item)]) -> (f64, f64) {
 /// Open windows by start and end; one that is longer is a silence and is not emitted.
 type Open = Vec<(i64, i64)>;
 
-/// The model: which windows are closed, and by which record, from each source's newest time and the log clock alone.
+/// Returns the model: which windows are closed, and by which record, from each source's newest time and the log clock alone.
 fn model(log: &[(i64, Item)]) -> Vec<(i64, usize)> {
     let (mut clock, mut stamp) = (0, None);
     // Time of each source's newest counter: events without it move nothing until it has been away for two minutes.
@@ -288,7 +289,7 @@ fn without_counts(mut window: EfficiencyWindow) -> EfficiencyWindow {
     window
 }
 
-/// The log as two inputs of the merge, and back as one.
+/// Returns the log as two inputs of the merge, and back as one.
 fn merged(log: &[(i64, Item)], settings: &FoldSettings, batches: &[usize]) -> Vec<(EventTime, Item)> {
     let mut merge = InputMerge::new(&[0, 0], settings.max_future);
     let (mut out, mut rest, mut turn) = (Vec::new(), log, 0);
@@ -310,7 +311,7 @@ fn merged(log: &[(i64, Item)], settings: &FoldSettings, batches: &[usize]) -> Ve
     out
 }
 
-/// Events that end a silence of their source, by the log's clock as the merge shows it.
+/// Returns events that end a silence of their source, by the log's clock as the merge shows it.
 fn wakings(merged: &[(EventTime, Item)]) -> Vec<(String, EventTime)> {
     let (mut clock, mut last_clocks, mut wakings) = (LogClock::default(), BTreeMap::new(), Vec::new());
     for (stamp, item) in merged {
@@ -436,15 +437,15 @@ struct CounterRise {
 }
 
 impl CounterRise {
-    /// What of it lies in the minute that begins at `start`.
+    /// Returns its part in the minute that begins at `start`.
     fn within(&self, start: i64) -> f64 {
         let (from, to) = self.seconds;
         self.joules * (to.min(start + 60) - from.max(start)).max(0) as f64 / (to - from) as f64
     }
 }
 
-/// A GPU's records as a collector writes them, and what its counter shows within each of its tenures. Between two of them it
-/// works on, for whom nobody knows.
+/// Returns a GPU's records as a collector writes them, and the rise of its counter within each of its tenures. Between two of
+/// them its counter rises for an unknown workload.
 fn moved(name: usize, begins: i64, stays: &[Stay]) -> (Vec<(i64, Item)>, Vec<CounterRise>) {
     let (mut items, mut rises) = (Vec::new(), Vec::new());
     let (mut now, mut total, mut begins_handed_over) = (begins, 1_000.0, false);
@@ -489,8 +490,8 @@ fn moved(name: usize, begins: i64, stays: &[Stay]) -> (Vec<(i64, Item)>, Vec<Cou
     (items, rises)
 }
 
-/// The records of all, and what they show; in the end each workload has a GPU that draws nothing, so that what waits for a window
-/// of it comes into one.
+/// Returns the records and the rises of all. At the end each workload has a GPU without power, so that pending figures come
+/// into its window.
 fn moves(gpus: &[(i64, Vec<Stay>)]) -> (Vec<(i64, Item)>, Vec<CounterRise>) {
     let (items, rises): (Vec<_>, Vec<_>) = gpus.iter().enumerate().map(|(i, (begins, stays))| moved(i, *begins, stays)).unzip();
     let mut log: Vec<(i64, Item)> = items.into_iter().flatten().collect();
@@ -509,7 +510,7 @@ fn moves(gpus: &[(i64, Vec<Stay>)]) -> (Vec<(i64, Item)>, Vec<CounterRise>) {
     (log, rises.into_iter().flatten().collect())
 }
 
-/// The workload of a window, or the GPU that has none.
+/// Returns the workload of a window, or the GPU that has none.
 fn whose(window: &EfficiencyWindow) -> &str {
     window.id.split_once("/tumbling/").expect("an id names its window").0
 }
@@ -524,7 +525,7 @@ proptest! {
         let starts: Vec<i64> = bench.starts().into_iter().map(|start| start as i64).collect();
         prop_assert_eq!(&closings(&log), &model(&log));
         prop_assert!(starts.windows(2).all(|pair| pair[0] < pair[1]), "each window closes once, in order: {:?}", starts);
-        // What came while late may still wait for a window that will take it.
+        // Events that came while late may still wait for a window that will take them.
         if bench.refused.is_empty() {
             let (joules, samples) = whole(&log);
             let found: f64 = bench.windows.iter().map(|w| w.energy_joules.unwrap_or(0.0) + w.unassigned_energy_joules).sum();
@@ -574,10 +575,10 @@ proptest! {
         for (workload, (found, expected)) in sums {
             prop_assert!(near(found, expected), "{workload}: {found} J of {expected} J");
         }
-        // Late is who comes to a workload whose windows closed because everybody had left.
+        // Sources are late if their workload's windows closed because all sources had left.
         let late = bench.refused.iter().any(|refusal| refusal.reason != DeadLetterReason::Late);
         prop_assert!(!late, "{:?}", bench.refused);
-        // Nor is it in other windows than in those in which it was drawn, where the counter is not away for long.
+        // Nor is it in other windows than in those in which it was drawn, if the counter is not away for long.
         if bench.refused.is_empty() && rises.iter().all(|rise| rise.seconds.1 - rise.seconds.0 <= 120) {
             for window in &bench.windows {
                 let start = window.window_start.seconds_since(at(0.0)) as i64;

@@ -1,4 +1,4 @@
-//! Learned models come with the log, survive a crash, are named in decisions, and change nothing where they are not understood.
+//! Learned models come with the log, survive a crash, are named in decisions, and change nothing if they are not understood.
 
 use crate::support;
 
@@ -49,7 +49,7 @@ fn managed(second: f64) -> Workload {
     }
 }
 
-/// A sample that has what the power model needs.
+/// Returns a sample that has what the power model needs.
 fn busy(second: f64) -> GpuTelemetry {
     let (active, dram, clock) = (Some(0.8), Some(0.4), Some(1200.0));
     GpuTelemetry { sm_active_ratio: active, dram_active_ratio: dram, sm_clock_mhz: clock, ..gpu("a", second, second * 300.0) }
@@ -129,7 +129,7 @@ fn what_is_not_understood_is_counted_and_changes_nothing() {
     let ignored = run(&models, None).partition.tally().models_ignored;
     assert_eq!((ignored.version, ignored.damaged, ignored.older), (1, 2, 0));
     assert!(ignored.gpu >= 15, "every decision since has another board than the curve: {ignored:?}");
-    // The windows that nobody's event closes are decided about, too.
+    // Windows that are closed by the clock and not by an event are decided about, too.
     let mut bench = run(&models, None);
     let (before, decided) = (bench.partition.tally().models_ignored.gpu, bench.decisions.len());
     for second in (1_210..=1_400).step_by(10) {
@@ -162,7 +162,7 @@ fn a_withdrawn_model_is_forgotten_for_good() {
     assert!(PartitionFold::restore(FoldSettings::default(), committed).is_ok());
 }
 
-/// What is kept of learned models, in the form of every release: `tests/state/models.vN.jsonl`.
+/// Stored learned models, in the format of every release: `tests/state/models.vN.jsonl`.
 #[test]
 fn models_that_any_release_kept_are_in_force_as_if_nothing_had_happened() {
     let learned = || run(&[power_model(200.0, "1", 50.0), cap_curve(310.0, BOARD)], None);

@@ -1,5 +1,5 @@
-//! Names that become ids: whatever is accepted as a name makes windows and decisions that their readers accept, and ids that are
-//! accepted wherever somebody repeats them: in directives, what jobs send back, actuations and intents.
+//! Checks names that become ids: any accepted name makes windows and decisions that their readers accept, and its ids are
+//! accepted in directives, jobs' reports, actuations and intents.
 
 use crate::support;
 
@@ -13,8 +13,8 @@ use eadt_testing::cases;
 use proptest::prelude::*;
 use support::{Bench, gpu, rank};
 
-/// Names from one byte to the longest and beyond, of plain letters and of what takes several bytes, now and then of what is
-/// refused.
+/// Returns names from one byte to the longest and beyond, of plain letters and of what takes several bytes, now and then of
+/// what is refused.
 fn names() -> impl Strategy<Value = String> {
     let letter = prop::sample::select(vec!["a", "Z", "0", "-", ".", " ", "é", "漢", "🦀", "\u{202e}", "\u{200b}", "\n"]);
     let length = prop_oneof![1usize..4, 100usize..130, 200usize..260];
@@ -82,7 +82,7 @@ fn assert_repeatable(decision: &Decision) {
     assert_accepted(&Workload { time, workload, decision_id: Some(decision_id), ..Workload::default() });
 }
 
-/// What is accepted of a job of these names is in windows. Returns how many windows, spans and decisions there are.
+/// Checks that accepted events of a job of these names are in windows. Returns the numbers of windows, spans and decisions.
 fn count_outputs(workload: &str, span: &str, device: &str, controller: ControllerName) -> [usize; 3] {
     let settings = FoldSettings { max_future: None, controller_override: Some(controller), ..FoldSettings::default() };
     let mut bench = Bench::new(settings);

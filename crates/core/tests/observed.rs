@@ -1,4 +1,4 @@
-//! What of a window anybody saw: the length of a recording that reports nothing of its run.
+//! Tests the observed part of a window: the length of a recording without a reported run.
 
 use crate::support;
 

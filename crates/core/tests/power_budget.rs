@@ -46,7 +46,7 @@ fn workload(name: &str, seconds: i64, generation: u64, gpus: u32, cap: Option<f6
     }
 }
 
-/// A whole window of a job that draws what it may and gets on with a power of that.
+/// Returns a whole window of a job that draws what it may and gets on with a power of that.
 fn window(workload: &Workload, minute: i64, exponent: f64) -> EfficiencyWindow {
     let watts = workload.layout.power_limit_watts.unwrap_or(BOARD_WATTS);
     let (gpus, end) = (workload.gpus.unwrap(), at(minute * 60));
@@ -106,7 +106,7 @@ impl Site {
         self.fold(JointEvent::Input(InputEvent::Actuation(&actuation)), &decision.workload);
     }
 
-    /// As if the process had died and another one gone on from what was committed.
+    /// Restarts as a new process that continues from the committed state.
     fn restart(&mut self, kept: &mut BTreeMap<String, Option<Vec<u8>>>, settings: &FoldSettings) {
         kept.extend(self.cluster.take_changes().into_iter().map(|StateRecord { key, value }| (key, value)));
         self.cluster =
@@ -114,7 +114,7 @@ impl Site {
     }
 }
 
-/// What a decision changes the cap to.
+/// Returns the changed caps of decisions.
 fn turned(decisions: &[Decision]) -> Vec<(&str, f64)> {
     let changes = decisions.iter().filter(|decision| decision.action == ControllerAction::SetPowerLimit);
     changes.map(|decision| (decision.workload.as_str(), decision.to.power_limit_watts.unwrap())).collect()
@@ -266,7 +266,7 @@ fn an_unknown_cap_lets_nobody_have_more() {
             "{decisions:?}"
         );
     }
-    // What is too much already is given up all the same.
+    // Watts above the budget are given up all the same.
     site.declare(&workload("a", 200, 2, 4, None));
     let decisions = site.window(&window(&workload("a", 200, 2, 4, None), 4, 0.9));
     assert!(turned(&decisions).iter().any(|(name, watts)| *name == "team/a" && *watts <= 250.0), "{decisions:?}");
@@ -301,7 +301,7 @@ fn who_was_crowded_out_counts_until_it_has_a_place() {
     let crowded = |site: &mut Site, minute| site.window(&window(&a, minute, 0.9))[0].reason.contains("team/c shares the budget");
     site.cluster.fold(JointEvent::Input(InputEvent::Workload(&c)), Some(&c.workload), at(0), &mut Vec::new()).unwrap_err();
     assert!(crowded(&mut site, 1));
-    // What others report changes nothing of it.
+    // Reports of others do not change it.
     site.declare(&b);
     assert!(crowded(&mut site, 2));
     site.fold(JointEvent::Input(InputEvent::WorkloadGone), &b.workload);
@@ -408,8 +408,8 @@ fn a_workload_that_changes_its_controller_joins_and_leaves_at_the_time_of_that_c
     assert_eq!(site.cluster.member_count(), 1, "nothing is kept of who left");
 }
 
-/// What `tests/state/cluster.vN.jsonl` is of: members of which some have grants under way and one refused, and a model of one
-/// that is to come.
+/// Returns the content of `tests/state/cluster.vN.jsonl`: members, some with grants in progress and one refused, and a model
+/// of one to come.
 fn kept() -> (Site, Vec<Workload>) {
     let mut site = Site::new(1_000.0);
     let member = |name| Workload { gpu_model: Some("H100".into()), ..workload(name, 0, 1, 1, None) };
@@ -430,7 +430,7 @@ fn kept() -> (Site, Vec<Workload>) {
     let (site, members) = &mut site;
     let refused = site.window(&window(&members[2], 4, 0.9)).pop().expect("a decision for each window");
     site.answer(&refused, 241, ActuationOutcome::Refused);
-    // What it decided for the others waits for their windows.
+    // Its decisions for the others wait for their windows.
     (
         Site { cluster: std::mem::replace(&mut site.cluster, PowerBudgetFold::new(settings(1_000.0))), decisions: Vec::new() },
         members.clone(),
@@ -510,7 +510,7 @@ fn turn() -> impl Strategy<Value = Turn> {
     ]
 }
 
-/// A cluster, its actuator and its agents. What is really in force is what the agents hold.
+/// A cluster, its actuator and its agents. The agents' settings are the ones in force.
 struct Plant {
     site: Site,
     workloads: Vec<Workload>,
@@ -531,7 +531,7 @@ impl Plant {
         Self { site, workloads, held_watts: vec![cap; count], waiting: vec![Vec::new(); count], applied: vec![None; count] }
     }
 
-    /// What the GPUs may draw now.
+    /// Returns the greatest possible power of the GPUs now.
     fn watts(&self) -> f64 {
         self.workloads.iter().zip(&self.held_watts).map(|(w, watts)| f64::from(w.gpus.unwrap()) * watts).sum()
     }
@@ -543,7 +543,7 @@ impl Plant {
         }
     }
 
-    /// The agents follow what is written.
+    /// Has the agents follow the written settings.
     fn settle(&mut self, i: usize, seconds: i64) {
         let workload = &mut self.workloads[i];
         if workload.ready_time.is_none() {
@@ -575,7 +575,7 @@ impl Plant {
         workload.time = at(seconds);
         workload.decision_id = Some(decision.id.clone());
         workload.ready_time = (!rolls).then(|| at(seconds));
-        // While it rolls out nobody knows which one holds.
+        // During the rollout it is unknown which of the two is in force.
         self.held_watts[i] = if rolls { self.held_watts[i].max(watts) } else { watts };
         self.site.declare(&self.workloads[i].clone());
         self.site.answer(&decision, seconds, ActuationOutcome::Applied);
@@ -585,8 +585,8 @@ impl Plant {
 proptest! {
     #![proptest_config(cases(150))]
 
-    /// Whatever is applied, refused, lost or rolling, late or never, whoever is silent, and however the curves change: what the
-    /// GPUs may draw is never more than the budget, once it was not.
+    /// Checks that the GPUs' possible power never exceeds the budget once it is within it, for any sequence of applied,
+    /// refused, lost, late or rolling changes, of silent members and of changed curves.
     #[test]
     fn the_budget_is_never_exceeded(
         gpus in prop::collection::vec(1_u32..9, 1..6),

@@ -84,7 +84,8 @@ fn who_reported_last_in_closed_time_may_still_report_of_the_time_before_a_start(
 #[test]
 fn energy_that_is_summed_already_is_divided_by_time_and_counted() {
     let mut bench = Bench::new(FoldSettings { max_future: None, ..FoldSettings::default() });
-    // From 100 W to 200 W in 30 s: 4,500 J. A minute after its first sample nobody waits for a job to report that it began.
+    // From 100 W to 200 W in 30 s: 4,500 J. A minute after its first sample the start report of a job is no longer waited
+    // for.
     bench.stamped(0.0, power("a", 0.0, 100.0));
     minute(&mut bench, 0.0);
     bench.stamped(61.0, power("a", 30.0, 200.0)).stamped(61.0, phase(15.0, 0.0, JobLifecycle::Started)).finish();
@@ -145,7 +146,7 @@ fn a_span_that_begins_within_what_devices_reported_already_is_exact() {
     assert_eq!(bench.windows.iter().map(|w| w.late_tables).sum::<u64>(), 0);
 }
 
-/// What rank 0 reports of spans, whose events are these.
+/// Returns the windows of rank 0's spans, from these events.
 fn spans(events: &[TrainingProgress]) -> Vec<EfficiencyWindow> {
     let mut bench = Bench::default();
     for event in events {

@@ -1,8 +1,8 @@
 //! State of every version that was ever written can be read, and goes on as if nothing had happened.
 //!
 //! `tests/state/vN.jsonl` holds what release N's format made of [`before`]; `EADT_WRITE_STATE_SAMPLE=1 cargo test -p eadt-core
-//! --test state` writes the file of the present format where it is missing, and never changes one that is there. Samples of
-//! models and of the power budget's joint stage are kept by their own tests, those of GPU sharing by their crate.
+//! --test state` writes the file of the present format if it is missing, and never changes one that is there. Samples of models
+//! and of the power budget's joint stage are kept by their own tests, those of GPU sharing by their crate.
 
 use crate::support;
 
@@ -14,23 +14,28 @@ use serde_json::{Value, json};
 use support::{Bench, Stored, at, gpu, last, layout, phase, power, rank, stored};
 
 /// The format that is written now.
-const PRESENT: u32 = 6;
+const PRESENT: u32 = 8;
 /// First byte of a piece of a block.
 const PIECE: u8 = 3;
 /// Blocks of the present format in pieces, as if a record would not hold them.
-const PRESENT_PIECES: u32 = 7;
-/// All formats before the present one; 3 is format 2 in pieces, 5 is format 4 in pieces.
-const EARLIER: [u32; 5] = [1, 2, 3, 4, 5];
+const PRESENT_PIECES: u32 = 9;
+/// All formats before the present one; 3, 5 and 7 are formats 2, 4 and 6 in pieces.
+const EARLIER: [u32; 7] = [1, 2, 3, 4, 5, 6, 7];
 
 /// Returns whether a format has the power readings that wait for the next one.
 fn has_waiting_power(version: u32) -> bool {
     version >= 6
 }
 
+/// Returns whether a format has coarse energy counters.
+fn has_coarse_counters(version: u32) -> bool {
+    version >= 8
+}
+
 /// Everything that state of this format can hold: counters and power that come and go, gauges, shares, tenures, silences, rates,
 /// spans, runs, layouts.
 fn before(version: u32) -> Bench {
-    // The samples hold what this controller remembers.
+    // The samples contain this controller's state.
     let controller = ControllerName::Matrix;
     let mut bench = Bench::new(FoldSettings { join_grace: 0, controller, ..FoldSettings::default() });
     bench.put(layout(0.0, 1)).put(phase(1.0, 0.0, JobLifecycle::Started));
@@ -57,6 +62,10 @@ fn before(version: u32) -> Bench {
         if has_waiting_power(version) {
             // Its power is missing since second 192.
             bench.put(GpuTelemetry { power_watts: (second % 12 == 0).then_some(90.5 + now), ..power("sparse", now, 0.0) });
+        }
+        if has_coarse_counters(version) {
+            // It rises every 40 s.
+            bench.put(GpuTelemetry { power_watts: Some(101.0), ..gpu("coarse", now, (now / 40.0).floor() * 4_000.0) });
         }
         if second < 60 {
             bench.put(gpu("silent", now + 0.5, now));
@@ -94,6 +103,9 @@ fn after(bench: &mut Bench, version: u32) {
         if has_waiting_power(version) {
             bench.put(power("sparse", now, 90.5 + now));
         }
+        if has_coarse_counters(version) {
+            bench.put(GpuTelemetry { power_watts: Some(101.0), ..gpu("coarse", now, (now / 40.0).floor() * 4_000.0) });
+        }
         bench.put(power("shared", now, 300.0)).put(power("GPU-alone", now, 50.0)).put(rank(0, now + 0.25, now * 10.0));
         bench.put(TrainingProgress {
             scope: CounterScope::Rank,
@@ -109,7 +121,7 @@ fn of_version(version: u32) -> Stored {
     stored(&format!("v{version}"), || if version == PRESENT_PIECES { in_pieces(present()) } else { present() })
 }
 
-/// The same in pieces that are small, so that the sample is.
+/// Returns the same in pieces that are small, so that the sample is.
 fn in_pieces(records: Vec<StateRecord>) -> Vec<StateRecord> {
     let of_workload = |record: &StateRecord| record.value.as_ref().is_some_and(|value| value[0] == PRESENT as u8);
     let (blocks, mut records): (Vec<_>, Vec<_>) = records.into_iter().partition(of_workload);
@@ -149,16 +161,16 @@ fn state_of_a_newer_release_is_refused_and_damaged_state_too() {
     let value = value.unwrap();
     let restore = |value: &[u8]| PartitionFold::restore(FoldSettings::default(), [(key.clone(), Some(value.to_vec()))]).map(drop);
     restore(&value).unwrap();
-    let newer = restore(&[&[8], &value[1..]].concat()).unwrap_err();
-    assert!(matches!(newer, StateError::Newer { form: 8, .. }), "{newer}");
-    assert!(newer.to_string().contains("\"team/job#0\" has form 8"), "{newer}");
+    let newer = restore(&[&[10], &value[1..]].concat()).unwrap_err();
+    assert!(matches!(newer, StateError::Newer { form: 10, .. }), "{newer}");
+    assert!(newer.to_string().contains("\"team/job#0\" has form 10"), "{newer}");
     for length in 0..value.len() {
         let error = restore(&value[..length]).unwrap_err();
         assert!(matches!(error, StateError::Unreadable { .. }), "{length}: {error}");
     }
     let error = restore(&[&value[..], &[0]].concat()).unwrap_err();
     assert!(error.to_string().contains("1 bytes are left over"), "{error}");
-    // Whatever else is wrong, it is reported or taken, and nothing panics.
+    // Other damage is reported or accepted, and nothing panics.
     for i in 1..value.len() {
         let mut damaged = value.clone();
         damaged[i] ^= 1 << (i % 8);
@@ -197,7 +209,7 @@ fn shrinks(bench: &mut Bench) {
     }
 }
 
-/// What the topic of the state takes, where nobody has set it.
+/// Size limit of a state record in Kafka by default, in bytes.
 const RECORD_BYTES: usize = 1_048_576;
 
 #[test]
@@ -213,7 +225,7 @@ fn state_of_any_size_is_in_records_that_the_log_takes_and_goes_on_as_if_nothing_
     shrinks(&mut bench);
     assert!(!straight.windows.is_empty() && straight.refused.is_empty());
     assert_eq!((&bench.windows, &bench.decisions), (&straight.windows, &straight.decisions));
-    // What is no longer there is deleted, whatever its form was.
+    // Missing entries are deleted, in any form.
     let after: Vec<_> = bench.partition.take_changes().into_iter().map(|record| (record.key, record.value)).collect();
     let left = |records: &[(String, Option<Vec<u8>>)]| records.iter().filter(|(_, value)| value.is_some()).count();
     assert!(left(&after) < left(&records) && after.len() == records.len(), "{} of {}", left(&after), left(&records));

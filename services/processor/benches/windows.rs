@@ -29,7 +29,7 @@ const BASE: i64 = 1_700_000_040 * SECOND;
 
 type Error = Box<dyn std::error::Error>;
 
-/// What is worked through.
+/// Size of the work.
 #[derive(Debug, Clone, Copy)]
 struct Load {
     seconds: u64,

@@ -44,7 +44,7 @@ impl ArrivedRecords {
     ///
     /// # Panics
     ///
-    /// If there is none: whoever asks has taken a record from the merge, which has one entry for each.
+    /// If it is empty. Callers have taken a record from the merge, which has one entry for each record.
     pub fn head(&self) -> RecordView<'_> {
         let view = match self.first() {
             InputChunk::Record(record) => Some(record.view()),

@@ -29,7 +29,7 @@ pub struct StructuredEvent<'a> {
     pub subject: Cow<'a, str>,
     #[serde(borrow, default)]
     data: Option<&'a RawValue>,
-    /// The data instead, where a client library takes it for bytes.
+    /// The data instead, if a client library takes it for bytes.
     #[serde(borrow, default)]
     data_base64: Option<Cow<'a, str>>,
 }
@@ -43,7 +43,7 @@ impl<'a> StructuredEvent<'a> {
         is_likely.then(|| serde_json::from_slice(value).ok()).flatten()
     }
 
-    /// Returns the value that binary mode would have; `None`: a tombstone.
+    /// Returns the value that binary mode would have; `None` for a tombstone.
     pub fn data(&self) -> Option<Cow<'a, str>> {
         let of_base64 = || self.data_base64.as_deref().map(|data| Cow::Owned(value_of_base64(data)));
         self.data.map(|data| Cow::Borrowed(data.get())).or_else(of_base64)
@@ -194,7 +194,7 @@ mod tests {
 
     const TOPICS: [Topic; 5] = Topic::PROCESSOR_INPUTS;
 
-    /// A whole event of each input topic, laid out by hand.
+    /// Returns a whole event of each input topic, laid out by hand.
     fn sample(topic: Topic) -> &'static [u8] {
         match topic {
             Topic::GpuTelemetry => include_bytes!("../../../schemas/samples/v1/gpu.telemetry.json"),
@@ -210,7 +210,7 @@ mod tests {
         topic.event_type().name()
     }
 
-    /// The same event as EADT writes it; `None`: of a topic of which few come, and no short way is taken.
+    /// Returns the same event as EADT writes it; `None` for topics with few events, which have no fast path.
     fn written(topic: Topic) -> Option<Vec<u8>> {
         match DecodedRecord::decode(topic, None, Some(sample(topic))) {
             DecodedRecord::Telemetry(event) => Some(serde_json::to_vec(&event).unwrap()),
@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(refusal.field, Some("power_watts"));
     }
 
-    /// The memory of a text that every event of the topic has.
+    /// Returns the memory of a text that every event of the topic has.
     fn memory(decoded: &DecodedRecord) -> *const u8 {
         match decoded {
             DecodedRecord::Telemetry(event) => event.collector.as_ptr(),

@@ -49,10 +49,10 @@ impl HeartbeatWriter {
 
     /// Appends a heartbeat if the partition's last event is at least the interval ago. Returns the time of its last event, the
     /// heartbeat included, and whether one was appended. A full buffer is no error: there is another turn. `end` is where the
-    /// partition ends as far as it was read; `None`: there is more, so it is not quiet.
+    /// partition ends as far as it was read; `None` if there is more, so that it is not quiet.
     ///
-    /// Ids are unique: this process gives none twice at one time, and another one after it begins only where it has read what
-    /// the former appended. The position comes from the log, the time from the clock, so ids follow the host's scheduling.
+    /// Ids are unique: this process gives none twice at one time, and another one after it begins only if it has read what the
+    /// former appended. The position comes from the log, the time from the clock, so ids follow the host's scheduling.
     pub fn write_if_quiet(&mut self, partition: i32, last_event_time: EventTime, end: Option<i64>) -> Result<(EventTime, bool)> {
         let now = self.now();
         let Some(end) = end.filter(|_| now.micros() - last_event_time.micros() >= self.interval) else {

@@ -64,7 +64,7 @@ pub struct JointMetrics {
     pub commit_seconds: Histogram,
 }
 
-/// Returns the help of a metric by its name after the prefix and what it means.
+/// Returns the help of a metric by its name after the prefix and its meaning.
 type HelpText = fn(name: &str, meaning: &str) -> String;
 
 impl JointMetrics {
@@ -167,7 +167,7 @@ impl PowerBudgetMetrics {
         }
     }
 
-    /// Adds what was folded since `before`.
+    /// Adds the counts since `before`.
     pub fn add_tally(&self, before: PowerBudgetTally, now: PowerBudgetTally) {
         self.joint.evaluations.inc_by(now.evaluations - before.evaluations);
         self.joint.late.inc_by(now.late - before.late);
@@ -236,7 +236,7 @@ impl GpuSharingMetrics {
         }
     }
 
-    /// Adds what was folded since `before`.
+    /// Adds the counts since `before`.
     pub fn add_tally(&self, before: GpuSharingTally, now: GpuSharingTally) {
         self.joint.evaluations.inc_by(now.evaluations - before.evaluations);
         self.joint.late.inc_by(now.late - before.late);
@@ -337,7 +337,7 @@ impl ProcessorMetrics {
         self.dead_letters.get_or_create(&ReasonLabels { reason: reason.name() }).inc();
     }
 
-    /// Adds what was folded since `before`.
+    /// Adds the counts since `before`.
     pub fn add_tally(&self, before: PartitionTally, now: PartitionTally) {
         self.events.inc_by(now.events - before.events);
         self.duplicates.inc_by(now.duplicates - before.duplicates);

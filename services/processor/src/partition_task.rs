@@ -100,7 +100,7 @@ impl StageRecords for PartitionTask {
 }
 
 impl PartitionTask {
-    /// Restores partitions from what was committed, and begins to read there.
+    /// Restores partitions from the committed state, and begins to read there.
     pub fn restore_partitions(
         numbers: &[i32],
         member: &mut dyn GroupMember,
@@ -112,8 +112,8 @@ impl PartitionTask {
             INPUTS.iter().map(move |topic| TopicPartition::new(format!("{}{topic}", with.names.prefix), number))
         };
         chaos::reach("restore.begun");
-        // Positions first: state is written with them or after them, never before.
-        // The state goes before them, whatever becomes of them.
+        // Positions are read first: state is written with them or after them, never before. If they differ, the state takes
+        // precedence.
         let committed = HangingEnds::default().fetch_positions(member, &numbers.iter().flat_map(inputs).collect::<Vec<_>>())?;
         chaos::reach("restore.positions");
         let mut states = restore::read_states_and_outputs::<Self>(with.bus, member, with.names, numbers, with.shutdown)?;
@@ -243,7 +243,7 @@ impl PartitionTask {
             self.telemetry_end = None;
         }
         if chaos::is_off("merge") {
-            // As if the other inputs had nothing: nobody is waited for.
+            // Treats the other inputs as empty, so that the merge does not wait for them.
             (0..self.inputs.len()).for_each(|other| self.merge.end(other, 0));
         }
     }
@@ -262,8 +262,7 @@ impl PartitionTask {
         self.telemetry_end
     }
 
-    /// Folds what can be folded, at most `limit` records and as many bytes of dead letters as are committed at once, and appends
-    /// what is to be written.
+    /// Folds at most `limit` records, and as many bytes of dead letters as fit in one commit, and appends the outputs.
     pub fn fold(
         &mut self,
         limit: usize,
@@ -432,7 +431,7 @@ mod tests {
     use crate::ProcessorSettings;
     use crate::scripted::{ScriptedBus, gpu, place, rank, seconds};
 
-    /// Notes what is paused and resumed.
+    /// Records pauses and resumes.
     #[derive(Debug, Default)]
     struct Noted(Vec<(&'static str, i32)>);
 
@@ -505,7 +504,7 @@ mod tests {
         }
     }
 
-    /// What partitions are begun with.
+    /// Surroundings of partitions.
     struct Rig {
         bus: ScriptedBus,
         names: OutputTopics,
@@ -697,7 +696,7 @@ mod tests {
             let mut owned = rig.begin(1 - home);
             let (logged, (folded, outputs)) = lines(|| {
                 rig.feed(&mut owned, 0, 130);
-                // A heartbeat is nobody's.
+                // A heartbeat belongs to no key.
                 owned.push(rig.bus.heartbeat(1 - home, 130));
                 rig.end(&mut owned);
                 rig.fold(&mut owned, 1_000)

@@ -65,7 +65,7 @@ impl PendingCommit {
         self.input_bytes += bytes;
     }
 
-    /// Adds what a partition folded.
+    /// Adds the counts of a fold.
     pub fn add_fold(&mut self, number: i32, folded: FoldCounts, now: Instant) {
         if folded.records > 0 {
             self.first_folded.get_or_insert(now);
@@ -173,7 +173,7 @@ mod tests {
             let due =
                 |waiting: &PendingCommit, seconds| waiting.due_scope(begin + seconds * SECOND, linger * SECOND, &settings());
             waiting.add_fold(5, outputs, begin);
-            // What comes later has company already.
+            // A later fold does not extend the wait.
             waiting.add_fold(6, outputs, begin + SECOND);
             assert_eq!(waiting.partitions_with_output, BTreeSet::from([5, 6]), "{outputs:?}");
             assert_eq!(due(&waiting, limit - 1), None, "{outputs:?}");

@@ -38,7 +38,7 @@ const MAX_SCAN_RECORDS: i64 = SCAN_RECORDS * SCAN_FACTOR * SCAN_FACTOR;
 /// Two brokers' clocks may be so far apart, in seconds: an output stamped earlier than this before the state was emitted before
 /// it.
 const BROKER_SKEW_SECONDS: f64 = 10.0;
-/// Shorter where a test waits for it.
+/// Shorter if a test waits for it.
 const STALL: Duration = if cfg!(test) { Duration::from_millis(300) } else { HangingEnds::STALL };
 /// The same of outputs if state was hanging.
 const SHORT_STALL: Duration = if cfg!(test) { STALL } else { Duration::from_secs(5) };
@@ -91,7 +91,7 @@ pub struct RestoredState<P> {
     /// Inputs that were deleted and made anew since the newest step: its offsets are of another log.
     recreated: BTreeSet<String>,
     pub emitted: EmittedIds,
-    /// More was emitted than a first step emits, though there is no state: somebody took it away.
+    /// More was emitted than a first step emits, but there is no state: it was deleted.
     pub was_given_up: bool,
 }
 
@@ -164,7 +164,7 @@ impl<P: InputOffsets> RestoredState<P> {
     }
 
     /// Returns the offset at which an input resumes: at the state's offset, or at the group's position if the state has none.
-    /// `None`: at its beginning. `high`: the end of the input.
+    /// `None` if it resumes at its beginning. `high`: the end of the input.
     pub fn resume_offset(&self, topic: Topic, at: &TopicPartition, committed: Option<i64>, high: i64) -> Option<i64> {
         if self.is_recreated(at) {
             tracing::warn!(
@@ -393,21 +393,21 @@ fn must_scan_further(depth: i64, spoke_early: bool) -> bool {
     depth < MAX_SCAN_RECORDS && (spoke_early || depth < MAX_SCAN_RECORDS / SCAN_FACTOR)
 }
 
-/// Returns whether more was emitted than a first step emits, if there is no state. Nobody knows how many dead letters that is.
+/// Returns whether more was emitted than a first step emits, if there is no state. For dead letters that number is unknown.
 fn is_state_given_up(depth: i64, spoke_early: bool, is_letters: bool) -> bool {
     spoke_early && depth >= MAX_SCAN_RECORDS && !is_letters
 }
 
-/// Partitions that cannot be read to their ends, by what is in them of this stage.
+/// Partitions that cannot be read to their ends, by their records of this stage.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct StalledOutputs {
-    /// Some outputs that the state knows of, or whose state is not among those that are restored.
+    /// Partitions with some outputs that the state includes, or whose state is not among the restored ones.
     known: BTreeSet<TopicPartition>,
     /// Partitions with outputs beyond the state only.
     beyond: BTreeSet<TopicPartition>,
 }
 
-/// Reads what cannot be read as committed, from these offsets on. `None`: not all of it could be read.
+/// Reads uncommitted records from these offsets on. Returns `None` if not all of them could be read.
 fn read_stalled_outputs<S: StageRecords>(
     bus: &dyn Bus,
     names: &OutputTopics,
@@ -444,7 +444,7 @@ fn find_outputs_beyond_state<S: StageRecords>(
     let mut open: BTreeSet<_> = places.iter().filter(|(_, number)| is_known(number)).cloned().collect();
     let mut depth = first_depth(open.len());
     let stall = if hanging.has_ended_any() { SHORT_STALL } else { STALL };
-    // The newest ones first; where all of them came after the state, further back.
+    // The newest ones first; if all of them came after the state, further back.
     while !open.is_empty() {
         let mut scans: BTreeMap<TopicPartition, OutputScan> = BTreeMap::new();
         for (at, _) in &open {
@@ -479,7 +479,7 @@ fn find_outputs_beyond_state<S: StageRecords>(
                 return Err(BusError::new(Remedy::Retry, "restoring", "stopped before the newest outputs were read"));
             }
             Err(UnreadEnd::Stalled(partitions)) => {
-                // Once more with all of them: what is readable by then counts.
+                // Once more with all of them: records readable by then count.
                 open = before;
                 // The hanging transaction may have begun before the first record that was read.
                 let is_cut = |scan: &OutputScan| scan.next == scan.start && !scan.is_whole;
@@ -799,14 +799,14 @@ mod tests {
     const STATE: Topic = Topic::ProcessorState;
     const WINDOWS: Topic = Topic::EfficiencyWindows;
 
-    /// What a start ends, in order, and what it restores.
+    /// Returns the transactions that a start ends, in order, and the state that it restores.
     fn restart(log: &Log) -> (Vec<(TopicPartition, TransactionEnd)>, RestoredState<PartitionOffsets>) {
         let mut member = log.member();
         let state = log.start_with(&mut member, &Shutdown::new()).unwrap();
         (member.ends, state)
     }
 
-    /// What is ended of a start that waits, until it is stopped.
+    /// Returns the transactions that a waiting start ends, until it is stopped.
     fn wait(log: &Log) -> Vec<(TopicPartition, TransactionEnd)> {
         let (shutdown, mut member) = (Shutdown::new(), log.member());
         std::thread::scope(|scope| {
@@ -854,7 +854,7 @@ mod tests {
         let (ends, state) = restart(&log);
         assert_eq!(ends, [(place(WINDOWS, 0), TransactionEnd::Commit)]);
         assert!(!state.is_new() && state.emitted.0.is_empty());
-        // Of two steps, the second one's state is lost. The first scan sees nothing of the first one.
+        // Of two steps, the second one's state is lost. The first scan does not find the first one.
         let log = Log::open();
         log.hang(&[WINDOWS], true, || log.send(WINDOWS, windows(1..3_001)));
         log.state(2_000);

@@ -22,11 +22,11 @@ use crate::pending_commit::{CommitScope, PendingCommit, output_linger, state_wri
 use crate::positions::INPUTS;
 use crate::settings::ProcessorSettings;
 
-/// Records taken from the bus at once: few enough that what they hold is still in the cache when they are folded.
+/// Records taken from the bus at once: few enough that their memory is still in the cache when they are folded.
 const POLL_RECORDS: usize = 512;
 /// Records folded before what waits for a commit is looked at: each may be a dead letter, which takes some kilobytes.
 const FOLD_RECORDS: usize = 256;
-/// Longest time to fold what is left when the end is asked for.
+/// Longest time to fold the remaining records during a shutdown.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// A turn of the loop that takes longer, as with a step that no broker answers, is not ready meanwhile.
 pub(crate) const LONGEST_TURN: Duration = Duration::from_secs(5);
@@ -127,7 +127,7 @@ fn wait(shutdown: &Shutdown, time: Duration, mut sleep: impl FnMut(Duration)) {
     }
 }
 
-/// Makes a step. Where nothing was done it is the same step again, until it succeeds or somebody stops the processor.
+/// Commits a step. A step without effect is retried until it succeeds or the processor is stopped.
 pub fn commit(deps: &ProcessorDependencies, member: &mut dyn GroupMember, step: &CommitStep) -> Result<(), BusError> {
     let least = Duration::from_secs_f64(deps.settings.retry_seconds);
     let mut backoff = RetryBackoff::new(least, MAX_PAUSE);
@@ -261,7 +261,7 @@ impl<'a> ProcessorSession<'a> {
                     PollEvent::Assigned(partitions) => self.on_assigned(partitions)?,
                     PollEvent::Revoked(partitions) => {
                         chaos::reach("rebalance.revoked");
-                        // Still ours: what is folded is committed before somebody else goes on.
+                        // Still ours: folded records are committed before the next owner goes on.
                         self.commit(CommitScope::Everything)?;
                         self.drop_partitions(&partitions);
                     }
@@ -327,7 +327,7 @@ impl<'a> ProcessorSession<'a> {
             numbers.insert(at.partition);
             self.arriving.entry(at.partition).or_default().insert(at);
         }
-        // Inputs of one number come together where the assignor is `range`.
+        // Inputs of one number come together if the assignor is `range`.
         numbers.retain(|number| self.arriving.get(number).is_some_and(|inputs| inputs.len() == INPUTS.len()));
         let numbers: Vec<i32> = numbers.into_iter().collect();
         if !numbers.is_empty() {
@@ -382,7 +382,7 @@ impl<'a> ProcessorSession<'a> {
                 if is_full {
                     self.commit(CommitScope::WithOutput)?;
                 }
-                // Whatever filled it may have ended the fold, too.
+                // Full buffers may have ended the fold, too.
                 if folded.records < FOLD_RECORDS && !is_full {
                     break;
                 }
@@ -482,7 +482,7 @@ mod tests {
         std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
     }
 
-    /// The positions of each step that are not 0.
+    /// Returns the positions of each step that are not 0.
     fn positions(bus: &ScriptedBus) -> Vec<Vec<(TopicPartition, i64)>> {
         let of = |step: &CommitStep| step.positions.iter().filter(|(_, position)| *position > 0).cloned().collect();
         bus.script().steps.iter().map(of).collect()

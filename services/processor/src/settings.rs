@@ -87,7 +87,8 @@ pub struct ProcessorSettings {
     /// without a comparison with power. 2: downtime is in, and counters are tested. 3: power that no such device can draw is no
     /// reading, and windows in which nothing restarted are marked. 4: a counter that does not move at the start counts from its
     /// first rise on. 5: readings without power between two with it leave no gap. 6: counters are tested also if their own
-    /// samples have no power. A replay takes the version that the record was made by. 1 to 6. Default 6.
+    /// samples have no power. 7: power counts between two rises of a counter in coarse steps. A replay takes the version that the
+    /// record was made by. 1 to 7. Default 7.
     pub window_rules: u32,
     /// How far an event may lie ahead of the log's stamp, in seconds, before it is a dead letter; `off` where event times are
     /// simulated or imported and have nothing to do with the log's. 0 to 86,400. Default 60.
@@ -222,7 +223,7 @@ fn rename_recorded(recorded: &mut JsonMap) {
     }
 }
 
-/// Takes out what is the same in `standard`.
+/// Removes the values that equal those of `standard`.
 fn remove_defaults(map: &mut JsonMap, standard: &JsonMap) {
     use serde_json::Value::Object;
     map.retain(|name, value| match (value, standard.get(name)) {
@@ -297,7 +298,7 @@ impl ProcessorSettings {
             return Err("processor.group and processor.instance must not be empty".into());
         }
         self.power_budget.check().map_err(|why| format!("processor.power_budget.{why}"))?;
-        // A look knows the windows before it, and whoever decides needs one to act in.
+        // A joint decision uses the windows before it, and needs one window to take effect.
         let least = 2.0 * self.window_seconds;
         for (name, value) in [
             ("silence_seconds", self.power_budget.silence_seconds),
@@ -457,7 +458,7 @@ mod tests {
         let settings = &replayed.controller_settings;
         assert_eq!((settings.power_low_watts, settings.power_high_watts), (1.0, 300.0));
 
-        // A release without shares let one namespace take everything, and a replay of what it made does so, too.
+        // A release without shares let one namespace take everything, and so does a replay of its record.
         let before = here.as_recorded(r#"{"max_workloads":700,"max_sources":900}"#).unwrap().fold_settings();
         assert_eq!((before.max_workloads_per_namespace, before.max_sources_per_namespace), (700, 900));
         let fold = ProcessorSettings { max_workloads: 7, ..ProcessorSettings::default() }.fold_settings();
@@ -477,11 +478,11 @@ mod tests {
 
         // A release that did not name its rules had the first.
         let named = |recorded: &str| here.as_recorded(recorded).map(|settings| settings.fold_settings().window_rules);
-        assert_eq!((named("{}").unwrap(), named(r#"{"window_rules":2}"#).unwrap(), named(&recorded).unwrap()), (1, 2, 6));
-        let later = here.as_recorded(r#"{"window_rules":7}"#).unwrap();
-        assert_eq!(later.check().unwrap_err(), "processor.window_rules is 7, but must be within 1 and 6");
+        assert_eq!((named("{}").unwrap(), named(r#"{"window_rules":2}"#).unwrap(), named(&recorded).unwrap()), (1, 2, 7));
+        let later = here.as_recorded(r#"{"window_rules":8}"#).unwrap();
+        assert_eq!(later.check().unwrap_err(), "processor.window_rules is 8, but must be within 1 and 7");
         // Of a later version: names are passed over, values cannot be.
-        assert_eq!(here.as_recorded(r#"{"of_tomorrow":1,"window_rules":6}"#).unwrap(), here);
+        assert_eq!(here.as_recorded(r#"{"of_tomorrow":1,"window_rules":7}"#).unwrap(), here);
         assert!(here.as_recorded(r#"{"controller":"of_tomorrow"}"#).is_err());
         assert!(here.as_recorded("").is_err());
     }
@@ -492,7 +493,7 @@ mod tests {
         let others = [
             "group",
             "instance",
-            // Refused before the fold; a replay is of what was folded.
+            // Refused before the fold; a replay covers folded records only.
             "misplaced_records",
             "linger_milliseconds",
             "commit_seconds",

@@ -290,7 +290,7 @@ fn positions_that_fall_behind_the_state_double_nothing() {
     feed(&mut rig, 70, 100);
     rig.process(rig.bus(), settings(), Rig::all_folded);
     assert_ne!(rig.bus.committed("processor", &inputs).unwrap(), before);
-    // As where the outputs and the state of steps are there, and their positions are not.
+    // As if the outputs and the state of steps are there, and their positions are not.
     let options = MemberOptions {
         group: "processor".into(),
         membership: Membership::Dynamic,
@@ -318,7 +318,7 @@ fn state_that_falls_behind_the_output_loses_and_doubles_nothing() {
     let before = rig.read(Topic::ProcessorState);
     feed(&mut rig, 70, 130);
     rig.process(rig.bus(), settings(), |rig| rig.windows().len() == 6 && rig.all_folded());
-    // As where outputs and positions of steps are there, and their state is not.
+    // As if outputs and positions of steps are there, and their state is not.
     let mut producer = rig.bus().producer("torn").unwrap();
     for record in before {
         let headers = record.headers.to_vec();
@@ -335,7 +335,7 @@ fn state_that_falls_behind_the_output_loses_and_doubles_nothing() {
 }
 
 impl Rig {
-    /// Whether the committed positions have reached the end of the telemetry.
+    /// Returns whether the committed positions have reached the end of the telemetry.
     fn all_folded(&self) -> bool {
         let inputs: Vec<_> = (0..2).map(|p| TopicPartition::new("eadt.gpu.telemetry.v1", p)).collect();
         let committed = self.bus.committed("processor", &inputs).unwrap();

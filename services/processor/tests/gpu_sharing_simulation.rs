@@ -61,7 +61,8 @@ fn window(minute: i64, workload: &Workload, with: &[usize], chance: &mut Chance)
     }
 }
 
-/// Forty minutes of some jobs that come to a GPU and go, and whose shares somebody changes; the last one is another controller's.
+/// Forty minutes of jobs that come to a GPU and go, and whose shares are changed from outside; the last job has another
+/// controller.
 fn history(chance: &mut Chance) -> Vec<ScheduledRecord> {
     let mut all = Vec::new();
     let mut workloads: Vec<Workload> = (0..JOBS)
@@ -115,7 +116,7 @@ fn history(chance: &mut Chance) -> Vec<ScheduledRecord> {
     all
 }
 
-/// The next window of everybody.
+/// Returns the next window of every workload.
 fn next() -> Vec<EfficiencyWindow> {
     let window = |job| EfficiencyWindow {
         workload: name(job),

@@ -40,7 +40,7 @@ struct Site {
     energy_joules: BTreeMap<&'static str, f64>,
     samples: BTreeMap<&'static str, f64>,
     applied: usize,
-    /// Where telemetry and progress are sent; `None`: where their keys belong.
+    /// Partition of telemetry and progress; `None` for the partitions of their keys.
     events_partition: Option<i32>,
 }
 
@@ -72,7 +72,7 @@ impl Site {
         self.log.send(seconds, Topic::Workloads, name, None, value);
     }
 
-    /// What the jobs do from one second to another, every five seconds.
+    /// Feeds the jobs' events of these seconds, every five seconds.
     fn feed(&mut self, from: i32, to: i32) {
         for second in (from..to).step_by(5) {
             let seconds = f64::from(second);
@@ -119,7 +119,7 @@ impl Site {
         }
     }
 
-    /// Applies what was decided since the last time.
+    /// Applies the decisions since the last call.
     fn act(&mut self, seconds: f64) {
         let decisions = self.decisions();
         for decision in decisions.iter().skip(self.applied).filter(|d| d.action == ControllerAction::SetPowerLimit) {
@@ -220,7 +220,7 @@ fn a_budget_is_kept_over_restarts_and_a_replay_gives_the_same_to_the_byte() {
     assert_eq!(text(replayed), text(decisions));
 }
 
-/// As where producers have another partitioner than who declares the workloads.
+/// As if producers had another partitioner than the service that declares the workloads.
 #[test]
 fn a_replay_shares_the_budget_among_members_whose_events_lie_in_another_partition_than_their_tables() {
     for partition in 0..PARTITIONS {
@@ -237,7 +237,7 @@ fn a_replay_shares_the_budget_among_members_whose_events_lie_in_another_partitio
     }
 }
 
-/// As where a broker forgot the positions of a step, and has its outputs and its state.
+/// As if a broker forgot the positions of a step, and has its outputs and its state.
 #[test]
 fn positions_that_fall_behind_the_stages_state_make_nothing_late() {
     let dir = tempfile::tempdir().unwrap();

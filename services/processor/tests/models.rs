@@ -103,7 +103,7 @@ impl Rig {
         self.0.events(Topic::Decisions)
     }
 
-    /// What a replay of the inputs decides.
+    /// Returns the decisions of a replay of the inputs.
     fn replayed(&self) -> Vec<Decision> {
         let (_, decisions, counts) = self.0.replayed(&settings());
         assert_eq!(counts.late_tables, 0);
@@ -124,7 +124,7 @@ fn a_replay_decides_by_the_models_of_its_time() {
     rig.feed(140, 250);
     let metrics = rig.process(3 * JOBS.len());
     assert!(metrics.text().contains(&format!("eadt_processor_models_total {PARTITIONS}")), "{}", metrics.text());
-    // Another processor goes on: the model is in what the first one left.
+    // Another processor continues: the model is in the first one's state.
     rig.feed(250, 310);
     rig.publish(310.5, "2", "eadt.power-model.v1");
     rig.publish(370.5, "3", "eadt.power-model.of-tomorrow");

@@ -36,7 +36,7 @@ fn name(member: usize) -> String {
     format!("team/job-{member}")
 }
 
-/// Twenty minutes of some jobs whose layouts somebody changes, in the order of the times, which are the stamps, too.
+/// Twenty minutes of jobs whose layouts are changed from outside, in the order of the times, which are the stamps, too.
 fn history(chance: &mut Chance) -> Vec<ScheduledRecord> {
     let mut all = Vec::new();
     let mut workloads: Vec<Workload> = (0..MEMBERS)
@@ -96,7 +96,7 @@ fn history(chance: &mut Chance) -> Vec<ScheduledRecord> {
     all
 }
 
-/// The next window of everybody.
+/// Returns the next window of every workload.
 fn next() -> Vec<EfficiencyWindow> {
     let window = |member| EfficiencyWindow { workload: name(member), window_end: at(21 * 60), ..EfficiencyWindow::default() };
     (0..MEMBERS).map(window).collect()

@@ -52,8 +52,8 @@ struct Source {
     silent_until: i64,
 }
 
-/// A history in the order of stamps, which rise by milliseconds; event times lie as much before them for everybody, so that the
-/// merge has one order only.
+/// Returns a history in the order of stamps, which rise by milliseconds; event times lie as much before them for all sources,
+/// so that the merge has one order only.
 fn history(chance: &mut Chance) -> Vec<ScheduledRecord> {
     let workloads = 2 + chance.below(3);
     let mut sources: Vec<Source> = Vec::new();
@@ -131,7 +131,7 @@ fn history(chance: &mut Chance) -> Vec<ScheduledRecord> {
     coming
 }
 
-/// The outputs of a fold without faults, and those of its partitions at the end.
+/// Returns the outputs of a fold without faults, and those of its partitions at the end.
 fn straight(coming: &[ScheduledRecord], settings: &ProcessorSettings) -> (Outputs, Vec<Vec<FoldOutput>>) {
     let mut expected = Outputs::new();
     let mut add_output = |topic, key: String, value| expected.entry((topic, key)).or_default().push(value);
@@ -175,7 +175,7 @@ fn sort_dead_letters(expected: &mut Outputs) {
     expected.iter_mut().filter(|((topic, _), _)| *topic == Topic::DeadLetters).for_each(|(_, values)| values.sort());
 }
 
-/// The outputs of the committed state at the end.
+/// Returns the outputs of the committed state at the end.
 fn ends(bus: &SimBus, settings: &ProcessorSettings) -> Result<Vec<Vec<FoldOutput>>, String> {
     let records = bus.records(Topic::ProcessorState);
     let of = |number: i32| {
@@ -190,7 +190,7 @@ fn ends(bus: &SimBus, settings: &ProcessorSettings) -> Result<Vec<Vec<FoldOutput
     (0..PARTITIONS).map(of).collect()
 }
 
-/// One story; the number of its crashes, or what is wrong at its end.
+/// Runs one story. Returns the number of its crashes, or the error at its end.
 fn one(seed: u64, flaw: Option<Flaw>) -> Result<usize, String> {
     let mut chance = Chance::new(seed);
     let settings = settings();

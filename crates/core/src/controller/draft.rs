@@ -7,7 +7,7 @@ use super::matrix::Thresholds;
 use super::trial::ChangeNote;
 use super::{ControllerContext, ControllerName, ControllerObjective, PowerReading};
 
-/// Grows with every change of what a controller decides.
+/// Version of the decision rules. It grows with every change of decisions.
 const VERSION: &str = "4";
 
 /// A decision in the making: `maintain` unless it is set to something else.
@@ -66,7 +66,7 @@ impl DecisionDraft {
         self.decision.time
     }
 
-    /// Adds a number that the decision rests on. What is unknown, or no number, is left out.
+    /// Adds a number that the decision rests on. Unknown and non-finite values are left out.
     pub fn add_evidence(&mut self, name: &str, value: Option<f64>) {
         if let Some(value) = value.filter(|value| value.is_finite()) {
             self.decision.evidence.insert(name.into(), value);
@@ -94,7 +94,7 @@ impl DecisionDraft {
         self.add_evidence(&format!("{when}_joules_per_sample"), medians.joules_per_sample());
     }
 
-    /// Parts that a change saved: of the energy per sample, and of the objective where that is another one.
+    /// Parts that a change saved: of the energy per sample, and of the objective if that is another one.
     pub fn note_gains(&mut self, objective: ControllerObjective, energy: f64, of_objective: f64) {
         self.add_evidence("gain_ratio", Some(energy));
         self.add_evidence("objective_gain_ratio", Some(of_objective).filter(|_| !objective.is_energy()));

@@ -50,7 +50,7 @@ impl MeasuredWindow {
         }
     }
 
-    /// Samples per second and watt.
+    /// Returns samples per second and watt.
     pub fn efficiency(&self) -> f64 {
         self.samples_per_second / self.watts
     }
@@ -178,7 +178,7 @@ mod tests {
         for seconds in [60.0, 120.0, 180.0] {
             assert!(recent.add(at(seconds), 5, 60.0));
         }
-        // Twice the time of five windows: what is ten minutes old goes.
+        // Twice the time of five windows: entries ten minutes old are dropped.
         recent.add(at(719.0), 5, 60.0);
         assert_eq!(recent.windows.len(), 3);
         recent.add(at(720.0), 5, 60.0);

@@ -72,7 +72,7 @@ pub(super) fn literal_target(action: ControllerAction, from: MatrixKnobs, gpus: 
     };
     let mut limits = KnobLimits::unlimited();
     limits.tighten(bounds);
-    // A knob that the rule does not turn stays, even where it is outside the bounds.
+    // A knob that the rule does not turn stays, even if it is outside the bounds.
     let replicas = if to.replicas == replicas { replicas } else { limits.clamp_replicas(to.replicas) };
     let per_gpu = replicas.div_ceil(gpus.max(1));
     MatrixKnobs { replicas, threads: if to.threads == threads { threads } else { limits.clamp_threads(to.threads, per_gpu) } }

@@ -157,7 +157,7 @@ pub struct ControllerContext<'a> {
 /// The reason of a decision about a workload in mode `observe`.
 const UNMANAGED: &str = "the workload is not managed: it is only observed";
 
-/// Returns one decision for one closed tumbling window; `maintain` with a reason where nothing is to be done.
+/// Returns one decision for one closed tumbling window; `maintain` with a reason if nothing is to be done.
 ///
 /// Windows come in the order of their ends. The same state, window and context give the same decision.
 pub fn decide(
@@ -187,8 +187,8 @@ pub fn decide(
     }
 }
 
-/// `hybrid` where a policy bounds what the job turns by itself: that waits for the cap and the layout, and these wait while it is
-/// judged.
+/// Decides for `hybrid` if a policy bounds the job's own settings: these wait for the cap and the layout, which wait while a
+/// change of them is assessed.
 fn decide_hybrid(state: &mut ControllerState, window: &EfficiencyWindow, context: &ControllerContext<'_>) -> Decision {
     let name = ControllerName::Hybrid;
     let Some(workload) = context.workload else { return seek::decide(name, state, window, context) };

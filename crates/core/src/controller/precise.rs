@@ -1,4 +1,4 @@
-//! The EADT table made precise: decides on medians, within bounds, and reverts what did not help.
+//! The EADT table made precise: decides on medians, within bounds, and reverts changes without a gain.
 
 use eadt_schemas::v1::{ChangeValidation, ControllerAction, Decision, EfficiencyWindow, UpdateMode, Workload};
 
@@ -79,7 +79,7 @@ fn awaits_rollout(state: &ControllerState, workload: &Workload) -> bool {
     workload.mode == UpdateMode::Enforce && !state.proposals.is_empty()
 }
 
-/// Marks a decision that only waits with what it waits for.
+/// Marks a decision that only waits, with the event that it waits for.
 fn under_way(state: &ControllerState, workload: &Workload, draft: DecisionDraft) -> DecisionDraft {
     let waiting = state.proposals.last().filter(|_| awaits_rollout(state, workload)).map(|proposal| &proposal.id);
     match state.trial.as_ref().map(|trial| &trial.id).or(waiting) {

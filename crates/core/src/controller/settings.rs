@@ -267,7 +267,7 @@ impl Default for ControllerSettings {
 }
 
 impl ControllerSettings {
-    /// Returns the settings that a workload declares; what it does not name has its default.
+    /// Returns the settings that a workload declares, with defaults for the others.
     pub fn from_workload(by: &Workload) -> Result<Option<Self>, DecodeError> {
         let Some(declared) = &by.controller_settings else { return Ok(None) };
         let refused = |detail: String| DecodeError::invalid("controller_settings", detail);

@@ -13,14 +13,14 @@ use super::trial::{ChangeTrial, FailedChange, ProposedChange};
 pub struct ControllerState {
     /// Usable windows of the present layout, oldest first.
     pub(super) recent: RecentWindows,
-    /// Changes that were decided and of whose fate nothing is known yet; at most as many as fit into an expiry.
+    /// Decided changes without a known outcome; at most as many as fit into an expiry.
     pub(super) proposals: Vec<ProposedChange>,
     /// The applied change that is being judged.
     pub(super) trial: Option<ChangeTrial>,
     /// The change that failed and is not yet taken back.
     pub(super) unreverted: Option<FailedChange>,
     pub(super) hold: Option<HoldDown>,
-    /// Duration of the next hold, in seconds; `None`: the setting's.
+    /// Duration of the next hold, in seconds; `None` for that of the settings.
     pub(super) next_hold_seconds: Option<f64>,
     pub(super) tabu: Vec<TabuAction>,
     /// Restarts of the last 24 h that decisions caused, oldest first.

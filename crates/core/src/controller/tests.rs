@@ -767,7 +767,7 @@ mod precise {
                             let from = bench.workload.layout.clone();
                             bench.apply(&decision);
                             bench.set_layout(from);
-                            // Nobody can keep a restart for a way back that is itself rolled back.
+                            // A rollback that is itself rolled back has no restart left.
                             if decision.action != ControllerAction::Revert {
                                 bench.restarts.push(bench.now.plus_seconds(20.0));
                             }

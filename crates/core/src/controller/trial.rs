@@ -9,7 +9,7 @@ use super::history::{MeasuredWindow, Medians};
 use super::state::ControllerState;
 use super::{ControllerObjective, ControllerSettings};
 
-/// A change that was decided and of whose fate nothing is known yet.
+/// A decided change whose outcome is unknown so far.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct ProposedChange {
     pub id: String,
@@ -55,7 +55,7 @@ pub(super) struct ChangeTrial {
 pub(super) struct FailedChange {
     pub concerns: String,
     pub to: Layout,
-    /// The generation of the failed layout; once it is another one, there is nothing left to take back.
+    /// The generation of the failed layout; after another one, there is nothing left to revert.
     pub generation: u64,
     pub why: String,
 }
@@ -74,7 +74,7 @@ pub(super) struct ChangeNote {
 pub(super) struct TrialVerdict {
     pub after: Medians,
     pub objective: ControllerObjective,
-    /// Part of what the objective names that it saved; negative where it cost more.
+    /// Saving as a part of the objective's figure; negative if it cost more.
     pub gain_ratio: f64,
     /// The same of the energy per sample.
     pub energy_gain_ratio: f64,
@@ -115,7 +115,7 @@ impl TrialVerdict {
     }
 }
 
-/// Takes in what the actuator reported about the last change.
+/// Handles an actuator's report about the last change.
 pub(super) fn on_actuation(
     state: &mut ControllerState,
     workload: &Workload,
@@ -249,7 +249,7 @@ pub(super) fn follow_layout(
     if state.unreverted.as_ref().is_some_and(|failure| failure.generation != generation) {
         state.unreverted = None;
     }
-    // The table may lag behind the actuation, but once it is ahead of it, somebody else changed the layout.
+    // The table may lag behind the actuation, but a table ahead of it shows a foreign change of the layout.
     if state.trial.as_ref().is_none_or(|trial| generation <= trial.generation) {
         return None;
     }

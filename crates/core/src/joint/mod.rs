@@ -95,7 +95,7 @@ pub trait JointFold: Sized {
 
     fn on_model_gone(&mut self, name: &str);
 
-    /// Returns how far event time may be ahead of the log's stamp, in microseconds; `None`: any.
+    /// Returns how far event time may be ahead of the log's stamp, in microseconds; `None` if there is no limit.
     fn max_future(&self) -> Option<i64>;
 
     /// Returns the records of everything that changed since the last call.

@@ -12,7 +12,7 @@ use crate::models::ModelRegistry;
 use crate::power_budget::allocation::{self, BudgetSettings, BudgetState, CapChangeState, CapMeasurements, PowerPoint};
 use crate::settings::FoldSettings;
 
-/// Caps that must have been measured before what was measured goes before a learned curve.
+/// Caps that must have been measured before measurements take precedence over a learned curve.
 const MEASURED_ENOUGH: usize = 3;
 /// Points that are taken of a learned curve.
 const CURVE_POINTS: u32 = 16;
@@ -24,7 +24,7 @@ pub struct BudgetMember {
     now: Option<Workload>,
     /// Layouts that came into force after it, in the order of their times.
     coming: PendingLayouts,
-    /// Power of all GPUs together under the layouts before `now` that may still be in force, in watts; `None`: it is not known.
+    /// Power of all GPUs together under the layouts before `now` that may still be in force, in watts; `None` if it is unknown.
     lingering_watts: Option<f64>,
     /// Decisions that were refused after the last evaluation, and when.
     refused: VecDeque<(EventTime, String)>,
@@ -78,7 +78,7 @@ impl BudgetMember {
         self.newest_layout().is_some_and(|newest| settings.shares_budget(newest))
     }
 
-    /// Returns the layout in force as of the last evaluation, where it shares the budget.
+    /// Returns the layout in force as of the last evaluation, if it shares the budget.
     pub fn present_layout(&self, settings: &FoldSettings) -> Option<&Workload> {
         self.now.as_ref().filter(|now| settings.shares_budget(now))
     }
@@ -139,7 +139,7 @@ impl BudgetMember {
         self.through.max(self.joined).is_some_and(|last| time.seconds_since(last) <= settings.silence_seconds)
     }
 
-    /// Returns the throughput against power, and the learned model that it is from, where it is.
+    /// Returns the throughput against power, and the learned model that it is from, if it is.
     pub fn points(&self, workload: &Workload, models: &ModelRegistry) -> (Vec<PowerPoint>, Option<String>) {
         let measured = self.measured.points();
         if measured.len() >= MEASURED_ENOUGH {
@@ -175,7 +175,7 @@ impl BudgetMember {
         }
     }
 
-    /// Returns the decision of an evaluation that a window completes; `reason` where the evaluation did not wait for it.
+    /// Returns the decision of an evaluation that a window completes; `reason` if the evaluation did not wait for it.
     pub fn decision_for(&mut self, window: &EfficiencyWindow, settings: &BudgetSettings, reason: &str) -> Option<Decision> {
         let end = window.window_end;
         let workload = self.now.as_ref().or(self.newest_layout()).filter(|_| self.pending_decision.has_no_decision_for(end));
@@ -213,7 +213,7 @@ mod tests {
         EventTime::from_seconds(f64::from(seconds))
     }
 
-    /// A layout of this time, ready at once.
+    /// Returns a layout of this time, ready at once.
     fn layout(seconds: u32, gpus: u32, cap: Option<f64>) -> Workload {
         Workload {
             time: at(seconds),
@@ -231,7 +231,7 @@ mod tests {
         Workload { ready_time: None, ..layout(seconds, gpus, cap) }
     }
 
-    /// A window of which everything is known.
+    /// Returns a window in which every figure is known.
     fn window(end: u32, origin: Origin) -> EfficiencyWindow {
         EfficiencyWindow {
             workload: "n/a".into(),
@@ -246,7 +246,7 @@ mod tests {
         }
     }
 
-    /// A member in which these layouts are in force, one after another.
+    /// Returns a member in which these layouts are in force, one after another.
     fn member(layouts: &[Workload]) -> BudgetMember {
         let mut member = BudgetMember::default();
         for layout in layouts {
@@ -279,7 +279,7 @@ mod tests {
             advance(&mut member, seconds);
             assert_eq!(member.now.as_ref().and_then(cap_of), cap, "after {seconds} s");
         }
-        // So it does where the time was evaluated already, but nothing older does.
+        // The same holds if the time was evaluated already, but no older layout counts.
         member.set_layout(&layout(30, 1, Some(135.0)));
         member.set_layout(&layout(25, 1, Some(126.0)));
         advance(&mut member, 60);
@@ -336,7 +336,7 @@ mod tests {
             Some(600.0)
         );
         assert_eq!(member(&[layout(0, 2, None), rolling(10, 2, Some(300.0))]).lingering_watts(), Some(800.0));
-        // Of what was before the first one, only the boards are known.
+        // Only the boards of layouts before the first one are known.
         assert_eq!(member(&[rolling(0, 2, Some(100.0))]).lingering_watts(), Some(800.0));
         let unknown = [
             Workload { gpu_power_limit_watts: None, ..layout(0, 2, None) },

@@ -8,7 +8,7 @@
 //! later than all before it starts it, for the state at that time. An evaluation at `T` goes by what was so before `T`: windows
 //! that end before it, layouts and actuations of times up to it. So it never waits: a member that fell silent holds up no
 //! decision of another, and in which order the windows of one time come in makes no difference. Figures are one window old for
-//! that, which costs nothing where they are means of hours.
+//! that, which costs nothing if they are means of hours.
 //!
 //! **When it publishes.** A member's decision of `T` comes with its own window that ends at `T`, so that every window has one
 //! decision, as in the first stage. A change of a member whose window does not come is emitted at the next evaluation, or at once
@@ -46,8 +46,8 @@ pub struct PowerBudgetTally {
     pub evaluations: u64,
     /// Events that came after the evaluation that they belonged to.
     pub late: u64,
-    /// Power of all GPUs if every cap that may come into force did and were reached, at the last evaluation; `None`: a cap is not
-    /// known.
+    /// Power of all GPUs if every cap that may come into force did and were reached, at the last evaluation; `None` if a cap is
+    /// unknown.
     pub exposed_watts: Option<f64>,
     /// Evaluations at which the sum of the members' lowest caps was above the budget.
     pub infeasible: u64,
@@ -62,7 +62,7 @@ struct PowerBudgetHead {
     evaluated: Option<EventTime>,
     /// Its outcome, in words.
     reason: String,
-    /// The least time of what came since the last evaluation and belonged to one before.
+    /// The least time of the events since the last evaluation that belong to an earlier one.
     late: Option<EventTime>,
     /// A workload beyond the cap of workloads: while its power is not counted, no workload gets more.
     crowded_by: Option<String>,

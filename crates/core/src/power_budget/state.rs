@@ -12,7 +12,7 @@ use crate::state::{POWER_BUDGET_PREFIX, StateError, StateRecord, from_json, json
 const MEMBER: &str = "#cluster//member//";
 const MODEL: &str = "#cluster//model//";
 
-/// A member and what was granted to it.
+/// A member and its grants.
 #[derive(Serialize)]
 struct StoredMemberRef<'a> {
     member: &'a BudgetMember,

@@ -3,7 +3,7 @@
 //! The first byte of every record names its form:
 //!
 //! - `{`: the first form, JSON. All small records have it, those of the joint stages included.
-//! - 6: the present form of workloads, see [`wire`]; 2 and 4 are those before it.
+//! - 8: the present form of workloads, see [`wire`]; 2, 4 and 6 are those before it.
 //! - 3: a piece of one of these, see [`pieces`].
 //!
 //! A newer release reads the state of an older one. An older release refuses a form that it does not know, whatever the record's
@@ -36,7 +36,7 @@ use crate::workload::{WorkloadHead, WorkloadState};
 const JSON: u8 = b'{';
 /// Most sources in one record.
 pub const BLOCK: usize = 256;
-/// Open windows of a workload become no more than this where their length is another one now: more is a year of every minute, and
+/// Open windows of a workload become no more than this if their length is another one now: more is a year of every minute, and
 /// would take minutes and gigabytes.
 const MOST_WINDOWS: i64 = 1_000_000;
 /// Key of what belongs to no workload. It is written with every step, as those of the other stages are that are no more than
@@ -80,7 +80,7 @@ pub enum StateError {
     Incomplete { workload: String, found: usize, expected: usize },
 }
 
-/// The first form, and what every form is read into.
+/// The first form. Every form is read into it.
 #[derive(Deserialize)]
 struct DecodedBlock {
     workload: String,
@@ -102,7 +102,7 @@ pub fn json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("state has string keys and finite numbers")
 }
 
-/// Returns the byte of a form, and what follows it in postcard's encoding, which has about so many bytes.
+/// Returns the byte of a form, and the value in postcard's encoding, of about `about` bytes.
 fn encode(form: u8, value: &impl Serialize, about: usize) -> Vec<u8> {
     let mut begun = Vec::with_capacity(about);
     begun.push(form);
@@ -187,18 +187,20 @@ fn join_pieces(workload: &str, records: Vec<StoredRecord>) -> Result<Vec<Decoded
 impl DecodedBlock {
     fn read(key: &str, value: &[u8]) -> Result<Self, StateError> {
         let unreadable = |detail: String| StateError::Unreadable { key: key.to_owned(), detail };
-        let (wire::CheckedBlock { block: wire, checks }, power) = match value.split_first() {
-            Some((&wire::FORM, rest)) => {
-                let wire::BridgedBlock { checked, power } = wire::BridgedBlock::read(rest).map_err(unreadable)?;
-                (checked, power)
-            }
-            Some((&wire::CHECKED_FORM, rest)) => (wire::CheckedBlock::read(rest).map_err(unreadable)?, Vec::new()),
+        let bridged = |checked| wire::BridgedBlock { checked, power: Vec::new() };
+        let before = |bridged| wire::CoarseBlock { bridged, coarse: Vec::new() };
+        let read = match value.split_first() {
+            Some((&wire::FORM, rest)) => wire::CoarseBlock::read(rest),
+            Some((&wire::BRIDGED_FORM, rest)) => wire::BridgedBlock::read(rest).map(before),
+            Some((&wire::CHECKED_FORM, rest)) => wire::CheckedBlock::read(rest).map(bridged).map(before),
             Some((&wire::BLOCK_FORM, rest)) => {
-                let block = wire::WireBlock::read(rest).map_err(unreadable)?;
-                (wire::CheckedBlock { block, checks: Vec::new() }, Vec::new())
+                let checked = |block| wire::CheckedBlock { block, checks: Vec::new() };
+                wire::WireBlock::read(rest).map(checked).map(bridged).map(before)
             }
             _ => return from_json(key, value),
         };
+        let wire::CoarseBlock { bridged, coarse } = read.map_err(unreadable)?;
+        let wire::BridgedBlock { checked: wire::CheckedBlock { block: wire, checks }, power } = bridged;
         let read = wire.gpus.iter().map(wire::WireGpu::read).collect::<Result<Vec<_>, _>>();
         let mut gpus = read.map_err(|error| unreadable(error.to_string()))?;
         for (gpu, check) in gpus.iter_mut().zip(&checks) {
@@ -206,6 +208,9 @@ impl DecodedBlock {
         }
         for reading in &power {
             reading.restore(&mut gpus);
+        }
+        for counter in &coarse {
+            counter.restore(&mut gpus);
         }
         Ok(Self {
             workload: wire.workload.to_owned(),
@@ -240,7 +245,8 @@ fn blocks(state: &WorkloadState) -> Vec<Vec<u8>> {
             ranks: state.ranks[slice(state.ranks.len(), state.gpus.len())].iter().map(wire::WireRank::of).collect(),
         };
         let checked = wire::CheckedBlock { block, checks: gpus.iter().map(wire::WireCounterCheck::of).collect() };
-        wire::BridgedBlock { checked, power: wire::WireLastPower::of_gpus(gpus) }.write()
+        let bridged = wire::BridgedBlock { checked, power: wire::WireLastPower::of_gpus(gpus) };
+        wire::CoarseBlock { bridged, coarse: wire::WireCoarseCounter::of_gpus(gpus) }.write()
     };
     (0..of).map(block).collect()
 }

@@ -1,7 +1,7 @@
 //! The third form of a state record: a piece of a block that is too large for one record.
 //!
-//! Others determine how much a source holds: steps that wait for a slow rank, a slice for each window that is open. A record that
-//! the log does not take would stop the processor, and with it everybody's windows. If one block of a workload is in pieces, all
+//! Others determine how much a source holds: steps that wait for a slow rank, a slice for each window that is open. A record
+//! that the log does not take would stop the processor, and with it all windows. If one block of a workload is in pieces, all
 //! of its blocks are, of one piece at least, so that their records are counted by one rule.
 
 use serde::{Deserialize, Serialize};

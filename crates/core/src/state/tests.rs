@@ -37,15 +37,27 @@ fn gpu() -> GpuSource {
             step(30, 30, None, None),
         ]
         .into(),
-        last_counter_sample: Some(LastCounterSample { sample: sample(10), summed: 4.5, idle: true }),
+        last_counter_sample: Some(LastCounterSample { sample: sample(10), summed: 4.5, idle: true, counts_by_power: false }),
         last_power_sample: Some(EnergySample { power: Some(3.5), ..sample(20) }),
-        check: CounterCheck { counted: 5.5, integral: 6.25, steps: 7, waiting_steps: 2, power_unknown: true },
+        check: CounterCheck {
+            counted: 5.5,
+            integral: 6.25,
+            steps: 7,
+            waiting_steps: 2,
+            power_unknown: true,
+            stands_still: true,
+            counts_by_power: true,
+            coarse_step: 7.25,
+            step_rises: 3,
+            unsettled: -8.5,
+            correction: 0.125,
+        },
         unassigned: 6.5,
         primary: true,
     }
 }
 
-/// A source with these gauges in one slice.
+/// Returns a source with these gauges in one slice.
 fn gauged(sums: [f64; GAUGES], counts: [u32; GAUGES]) -> GpuSource {
     let slice = GpuSums {
         joules: 1.5,
@@ -113,13 +125,14 @@ fn written(gpus: &[GpuSource], ranks: &[RankSource]) -> Vec<u8> {
         ranks: ranks.iter().map(wire::WireRank::of).collect(),
     };
     let checked = wire::CheckedBlock { block, checks: gpus.iter().map(wire::WireCounterCheck::of).collect() };
-    wire::BridgedBlock { checked, power: wire::WireLastPower::of_gpus(gpus) }.write()
+    let bridged = wire::BridgedBlock { checked, power: wire::WireLastPower::of_gpus(gpus) };
+    wire::CoarseBlock { bridged, coarse: wire::WireCoarseCounter::of_gpus(gpus) }.write()
 }
 
 fn is_read_as_written(gpus: &[GpuSource], ranks: &[RankSource]) {
     let bytes = written(gpus, ranks);
-    let wire::BridgedBlock { checked: wire::CheckedBlock { block, checks }, power } =
-        wire::BridgedBlock::read(&bytes[1..]).unwrap();
+    let wire::CoarseBlock { bridged, coarse } = wire::CoarseBlock::read(&bytes[1..]).unwrap();
+    let wire::BridgedBlock { checked: wire::CheckedBlock { block, checks }, power } = bridged;
     let read = block.gpus.iter().zip(&checks).map(|(gpu, check)| {
         let mut gpu = gpu.read().unwrap();
         check.restore(&mut gpu);
@@ -128,6 +141,9 @@ fn is_read_as_written(gpus: &[GpuSource], ranks: &[RankSource]) {
     let mut read: Vec<GpuSource> = read.collect();
     for reading in &power {
         reading.restore(&mut read);
+    }
+    for counter in &coarse {
+        counter.restore(&mut read);
     }
     assert_eq!(read, gpus);
     assert_eq!(block.ranks.iter().map(|rank| rank.read().unwrap()).collect::<Vec<_>>(), ranks);
@@ -159,6 +175,15 @@ fn a_power_reading_that_waits_is_read_into_its_own_gpu() {
     let without = GpuSource { last_power_sample: None, ..gpu() };
     is_read_as_written(&[without.clone(), gpu(), without.clone()], &[]);
     is_read_as_written(&[without], &[]);
+}
+
+#[test]
+fn a_coarse_counter_is_read_into_its_own_gpu_and_none_takes_no_room() {
+    let fine = GpuSource { check: CounterCheck { counted: 1.5, ..CounterCheck::default() }, ..gpu() };
+    is_read_as_written(&[fine.clone(), gpu(), fine.clone()], &[]);
+    let bytes = |check| written(&[GpuSource { check, ..fine.clone() }], &[]).len();
+    let coarse = CounterCheck { coarse_step: 36_000.0, ..fine.check };
+    assert_eq!(bytes(coarse) - bytes(fine.check), 28);
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! The second, fourth and sixth form of a state record: compact, because state is what most bytes of a step are.
+//! The second, fourth, sixth and eighth form of a state record: compact, because state is what most bytes of a step are.
 //!
 //! A byte that names the form, then the block in postcard's encoding. Times are microseconds, most of them as the difference to
-//! one nearby; what nearly always has one value is left out where it has it. The head changes often and is one a workload, so
-//! it stays JSON. These types are the form: a field is never added, removed or moved, a new form gets a byte of its own.
+//! one nearby; what nearly always has one value is left out if it has it. The head changes often and is one a workload, so it
+//! stays JSON. These types are the form: a field is never added, removed or moved, a new form gets a byte of its own.
 
 use std::collections::VecDeque;
 
@@ -18,10 +18,70 @@ use crate::workload::source::{GpuSource, Liveness, LivenessState, RankSource};
 
 /// First byte of a [`WireBlock`]; the first form is a JSON object.
 pub const BLOCK_FORM: u8 = 2;
-/// First byte of the form before the present one, a [`CheckedBlock`].
+/// First byte of a [`CheckedBlock`].
 pub const CHECKED_FORM: u8 = 4;
-/// First byte of the present form, a [`BridgedBlock`].
-pub const FORM: u8 = 6;
+/// First byte of the form before the present one, a [`BridgedBlock`].
+pub const BRIDGED_FORM: u8 = 6;
+/// First byte of the present form, a [`CoarseBlock`].
+pub const FORM: u8 = 8;
+
+/// A block with the coarse counters of its GPUs.
+#[derive(Serialize, Deserialize)]
+pub struct CoarseBlock<'a> {
+    #[serde(borrow)]
+    pub bridged: BridgedBlock<'a>,
+    /// Of the GPUs that have such a counter.
+    pub coarse: Vec<WireCoarseCounter>,
+}
+
+impl CoarseBlock<'_> {
+    pub fn write(&self) -> Vec<u8> {
+        let block = &self.bridged.checked.block;
+        encode(FORM, self, 64 + block.head.map_or(0, <[u8]>::len) + 512 * (block.gpus.len() + block.ranks.len()))
+    }
+}
+
+impl<'a> CoarseBlock<'a> {
+    /// Reads the bytes that follow the first byte.
+    pub fn read(bytes: &'a [u8]) -> Result<Self, String> {
+        let Self { bridged, coarse } = decode(bytes)?;
+        Ok(Self { bridged: bridged.with_equal_counts()?, coarse })
+    }
+}
+
+/// The energy counter of one GPU that stands still between its rises.
+#[derive(Serialize, Deserialize)]
+pub struct WireCoarseCounter {
+    /// Number of the GPU in the block.
+    gpu: u32,
+    stands_still: bool,
+    counts_by_power: bool,
+    coarse_step: f64,
+    step_rises: u32,
+    unsettled: f64,
+    correction: f64,
+}
+
+impl WireCoarseCounter {
+    /// Returns those of a block's GPUs.
+    pub fn of_gpus(gpus: &[GpuSource]) -> Vec<Self> {
+        let of = |(gpu, number): (&GpuSource, u32)| {
+            let CounterCheck { stands_still, counts_by_power, coarse_step, step_rises, unsettled, correction, .. } = gpu.check;
+            let counter = Self { gpu: number, stands_still, counts_by_power, coarse_step, step_rises, unsettled, correction };
+            (stands_still || coarse_step != 0.0).then_some(counter)
+        };
+        gpus.iter().zip(0..).filter_map(of).collect()
+    }
+
+    /// Puts it back into its GPU, one of those that the block describes.
+    pub fn restore(&self, gpus: &mut [GpuSource]) {
+        if let Some(gpu) = gpus.get_mut(self.gpu as usize) {
+            let Self { stands_still, counts_by_power, coarse_step, step_rises, unsettled, correction, .. } = *self;
+            gpu.check =
+                CounterCheck { stands_still, counts_by_power, coarse_step, step_rises, unsettled, correction, ..gpu.check };
+        }
+    }
+}
 
 /// A block with the checks of its counters, and the power readings that wait for the next one.
 #[derive(Serialize, Deserialize)]
@@ -32,18 +92,14 @@ pub struct BridgedBlock<'a> {
     pub power: Vec<WireLastPower>,
 }
 
-impl BridgedBlock<'_> {
-    pub fn write(&self) -> Vec<u8> {
-        let block = &self.checked.block;
-        encode(FORM, self, 64 + block.head.map_or(0, <[u8]>::len) + 512 * (block.gpus.len() + block.ranks.len()))
-    }
-}
-
 impl<'a> BridgedBlock<'a> {
     /// Reads the bytes that follow the first byte.
     pub fn read(bytes: &'a [u8]) -> Result<Self, String> {
-        let Self { checked, power } = decode(bytes)?;
-        Ok(Self { checked: checked.with_equal_counts()?, power })
+        decode::<Self>(bytes)?.with_equal_counts()
+    }
+
+    fn with_equal_counts(self) -> Result<Self, String> {
+        Ok(Self { checked: self.checked.with_equal_counts()?, ..self })
     }
 }
 
@@ -73,7 +129,7 @@ impl WireLastPower {
     }
 }
 
-/// A block, and what is remembered of each GPU's energy counter.
+/// A block, and the check of each GPU's energy counter.
 #[derive(Serialize, Deserialize)]
 pub struct CheckedBlock<'a> {
     #[serde(borrow)]
@@ -111,7 +167,7 @@ pub struct WireCounterCheck {
 
 impl WireCounterCheck {
     pub fn of(gpu: &GpuSource) -> Self {
-        let CounterCheck { counted, integral, steps, waiting_steps, power_unknown } = gpu.check;
+        let CounterCheck { counted, integral, steps, waiting_steps, power_unknown, .. } = gpu.check;
         let contradicted = gpu.slices.iter().map(|sums| sums.contradicted);
         let pending = gpu.pending.iter().zip(0..).filter(|(step, _)| step.contradicted);
         Self {
@@ -128,7 +184,7 @@ impl WireCounterCheck {
     /// Puts it back into the source that the block describes.
     pub fn restore(&self, gpu: &mut GpuSource) {
         let Self { counted, integral, steps, waiting_steps, power_unknown, .. } = *self;
-        gpu.check = CounterCheck { counted, integral, steps, waiting_steps, power_unknown };
+        gpu.check = CounterCheck { counted, integral, steps, waiting_steps, power_unknown, ..CounterCheck::default() };
         for (i, micros) in &self.contradicted_slices {
             if let Some(sums) = gpu.slices.get_mut(*i as usize) {
                 sums.contradicted = *micros;
@@ -272,7 +328,7 @@ impl WireSample {
     }
 }
 
-/// The part of a slice between a source's first and last event, against a time nearby; `None`: both times are 0.
+/// The part of a slice between a source's first and last event, against a time nearby; `None` if both times are 0.
 type WireExtent = Option<(i64, i64)>;
 
 fn extent(from: EventTime, to: EventTime, base: EventTime) -> WireExtent {
@@ -341,7 +397,7 @@ impl WireGpuSums {
 struct WirePowerSegment {
     kind: u8,
     from: f64,
-    /// `None`: as `from`.
+    /// `None` if it equals `from`.
     to: Option<f64>,
     /// Start, relative to the step's start.
     start: i64,
@@ -469,6 +525,7 @@ impl<'a> WireGpu<'a> {
                 sample: lost.sample.read(base),
                 summed: lost.summed,
                 idle: lost.idle,
+                counts_by_power: false,
             }),
             last_power_sample: None,
             check: CounterCheck::default(),

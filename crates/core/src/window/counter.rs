@@ -1,9 +1,8 @@
-//! Whether an energy counter can be believed: each rise beside the integral of power over the same time, and beside
-//! what the board can draw.
+//! Checks whether an energy counter is valid: compares each rise with the integral of power over the same time, and with the
+//! board's maximum.
 //!
-//! A counter is better than power wherever both are sound: it sees what happens between two readings. So a counter is
-//! refused only where no power curve through the readings could have made it rise so. Every bound is generous; what is
-//! within them is believed as it is.
+//! A counter is better than power wherever both are sound: it sees what happens between two readings. So a counter is refused
+//! only if no power curve through the readings explains its rise. Every bound is generous; rises within them count unchanged.
 
 use eadt_schemas::v1::Meter;
 use serde::Deserialize;
@@ -33,6 +32,14 @@ fn ceiling_watts(meter: Meter) -> f64 {
     }
 }
 
+/// Returns the step that two rises have in common; `None` if none shows.
+fn common_step(a: f64, b: f64) -> Option<f64> {
+    let (small, large) = (a.min(b), a.max(b));
+    let steps = (large / small).round();
+    let is_multiple = small > 0.0 && steps <= MAX_MULTIPLE && (large - steps * small).abs() <= STEP_TOLERANCE * small;
+    is_multiple.then_some(small)
+}
+
 /// Returns the ratio up to which counter and power may differ over so many steps between two power readings. All of them may have
 /// met the board idle while it worked in between.
 ///
@@ -51,12 +58,12 @@ pub struct MeteredBoard {
     pub limit_watts: Option<f64>,
 }
 
-/// A change of the counter since it was last believed, and what is known about the same time.
+/// A change of the counter since its last valid reading, and the other readings of the same time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CounterStep {
     pub joules: f64,
     pub seconds: f64,
-    /// Integral of power over the same time, in joules; where power is unknown in some of it, the newest reading of power over all
+    /// Integral of power over the same time, in joules; if power is unknown in some of it, the newest reading of power over all
     /// of it by rules 6, and `None` before.
     pub integral: Option<f64>,
     /// Steps between two samples in it.
@@ -69,8 +76,29 @@ pub struct CounterStep {
     pub starts_at_a_rise: bool,
 }
 
+/// Part of the difference between a coarse counter and power beyond one step that the power until the next rise makes up for. A rise
+/// is early or late by up to the time between two samples, so that the whole difference would move windows to and fro.
+const CORRECTED_PART: f64 = 0.25;
+
+/// Two rises are of one step if the larger one is a whole multiple of the smaller one, to this part of it. A counter that is renewed
+/// seldom stands still, too, but its rises have any size.
+const STEP_TOLERANCE: f64 = 1e-3;
+/// Most steps in a rise that shows the size of a step.
+const MAX_MULTIPLE: f64 = 100.0;
+/// Rises after a standstill that show that a counter has steps.
+const RISES_OF_A_STEP: u32 = 3;
+/// A counter that rises by more steps from one sample to the next is fine enough until it stands still again.
+const FINE_STEPS: f64 = 3.5;
+
 /// A counter that moves more often is fine enough: a source that is read faster than its counter is renewed sees standstills, too.
 const COARSE_SECONDS: f64 = 10.0;
+
+impl CounterStep {
+    /// Returns whether it ends a wait for the counter of at least [`COARSE_SECONDS`], without a silence.
+    fn is_coarse_wait(&self) -> bool {
+        self.seconds >= COARSE_SECONDS && self.waiting && self.is_live
+    }
+}
 
 /// The verdict on a sample's counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +134,24 @@ pub struct CounterCheck {
     /// Power is unknown in some of these.
     #[serde(rename = "b")]
     pub power_unknown: bool,
+    /// The counter stands still although power is drawn.
+    #[serde(rename = "s")]
+    pub stands_still: bool,
+    /// It has steps so coarse that power counts instead of it.
+    #[serde(rename = "p")]
+    pub counts_by_power: bool,
+    /// Size of its steps, in joules of the whole device; 0 if none is known. It is a guess until [`RISES_OF_A_STEP`] rises had it.
+    #[serde(rename = "r")]
+    pub coarse_step: f64,
+    /// Rises after a standstill that were whole multiples of it.
+    #[serde(rename = "q")]
+    pub step_rises: u32,
+    /// Joules of a coarse counter beyond those that power gave. Up to one step of the counter is no difference.
+    #[serde(rename = "o")]
+    pub unsettled: f64,
+    /// Part by which power counts more until its next rise, to make up for the difference.
+    #[serde(rename = "f")]
+    pub correction: f64,
 }
 
 impl CounterCheck {
@@ -165,6 +211,56 @@ impl CounterCheck {
         is_coarse && step.starts_at_a_rise && step.waiting && step.is_live && self.steps == 0 && self.integral > 0.0
     }
 
+    /// Takes note of a rise of `raw` joules of the whole device. Returns whether the counter has steps so coarse that power counts
+    /// until then. `power_known`: power is known since the rise before.
+    pub fn take_coarse_rise(&mut self, step: &CounterStep, raw: f64, verdict: EnergyCounterVerdict, power_known: bool) -> bool {
+        self.stands_still |= verdict == EnergyCounterVerdict::Stalled;
+        if raw <= 0.0 || !matches!(verdict, EnergyCounterVerdict::Believed | EnergyCounterVerdict::FirstRise) {
+            return false;
+        }
+        let waited = self.stands_still && step.is_coarse_wait();
+        if let Some(size) = common_step(raw, self.coarse_step) {
+            self.coarse_step = size;
+            self.step_rises = self.step_rises.saturating_add(u32::from(waited));
+        } else {
+            self.end_coarse();
+            (self.coarse_step, self.step_rises) = if waited { (raw, 1) } else { (0.0, 0) };
+        }
+        if waited && self.step_rises >= RISES_OF_A_STEP {
+            self.counts_by_power = true;
+        } else if !step.waiting && raw >= self.coarse_step * FINE_STEPS {
+            self.end_coarse();
+        }
+        self.counts_by_power && power_known && step.is_live && verdict == EnergyCounterVerdict::Believed
+    }
+
+    /// Counts by the counter again.
+    pub fn end_coarse(&mut self) {
+        (self.counts_by_power, self.unsettled, self.correction) = (false, 0.0, 0.0);
+    }
+
+    /// Returns whether a standstill is no longer than the steps of the counter explain.
+    pub fn is_usual_standstill(&self, step: &CounterStep) -> bool {
+        let steps = |integral: f64| integral <= self.coarse_step * 2.0;
+        step.joules == 0.0 && self.step_rises >= RISES_OF_A_STEP && step.integral.is_some_and(steps)
+    }
+
+    /// Returns the factor on power: 1 unless a coarse counter corrects it.
+    pub fn power_factor(&self) -> f64 {
+        if self.counts_by_power { 1.0 + self.correction } else { 1.0 }
+    }
+
+    /// Counts a rise of a coarse counter, `share` of the device, for whose time power gave `by_power`, and corrects power until the
+    /// next rise by a part of the difference that exceeds one step.
+    pub fn settle(&mut self, rise: f64, by_power: f64, share: f64) {
+        let one_step = self.coarse_step * share;
+        self.unsettled += rise - by_power;
+        let excess = self.unsettled - self.unsettled.clamp(-one_step, one_step);
+        let uncorrected = by_power / self.power_factor();
+        let factor = if uncorrected > 0.0 { 1.0 + CORRECTED_PART * excess / uncorrected } else { 1.0 };
+        self.correction = factor.clamp(LONG_RUN_FACTOR.recip(), LONG_RUN_FACTOR) - 1.0;
+    }
+
     /// Counts a step at whose end the counter is still not believed.
     pub fn count_waiting_step(&mut self, power_known: bool) {
         self.waiting_steps = self.waiting_steps.saturating_add(1);
@@ -173,7 +269,7 @@ impl CounterCheck {
 
     /// Resets the check: the counter was believed, or goes on from here.
     pub fn reset(&mut self) {
-        (self.waiting_steps, self.power_unknown) = (0, false);
+        (self.waiting_steps, self.power_unknown, self.stands_still) = (0, false, false);
     }
 }
 
@@ -244,7 +340,7 @@ mod tests {
         assert_eq!(CounterCheck::default().check_step(&rise, &GPU), EnergyCounterVerdict::Believed);
     }
 
-    /// The verdict on one step of so many joules in so many seconds, at so many watts of power.
+    /// Returns the verdict on one step of so many joules in so many seconds, at so many watts of power.
     fn verdict(board: MeteredBoard, joules: f64, seconds: f64, watts: Option<f64>) -> EnergyCounterVerdict {
         let integral = watts.map(|watts| watts * seconds);
         let step = CounterStep { joules, seconds, integral, ..STEP };
@@ -280,7 +376,7 @@ mod tests {
         }
     }
 
-    /// How many of `n` equal steps of a second are believed, and of the next `m` steps of another ratio.
+    /// Returns how many of `n` equal steps of a second are accepted, and of the next `m` steps of another ratio.
     fn believed(n: u32, ratio: f64, m: u32, then: f64) -> (u32, u32) {
         let mut check = CounterCheck::default();
         let mut run = |count: u32, ratio: f64| {
@@ -295,7 +391,7 @@ mod tests {
         assert_eq!(believed(1_000, 1.0, 0, 1.0), (1_000, 0));
         assert_eq!(believed(1_000, 0.8, 0, 1.0), (1_000, 0), "slower than power by a fifth");
         assert_eq!(believed(1_000, 2.5, 0, 1.0), (1_000, 0), "a module's counter beside the GPU's power");
-        // Five times too fast or too slow, as where the time between samples is taken for another one.
+        // Five times too fast or too slow, as when the time between samples is taken for another one.
         assert_eq!((believed(1_000, 5.0, 0, 1.0).0, believed(1_000, 0.2, 0, 1.0).0), (44, 44));
         assert_eq!(believed(1_000, 50.0, 1_000, 1.0), (0, 1_000), "steps that are refused alone are no evidence");
         let (_, again) = believed(300, 5.0, 1_000, 1.0);

@@ -97,7 +97,7 @@ impl PowerSegment {
         Self { kind: EnergyBasis::Counter, from: watts, to: watts, start, duration: end.micros() - start.micros() }
     }
 
-    /// Joules from `from` to `to`, both within the step.
+    /// Returns joules from `from` to `to`, both within the step.
     pub fn joules_between(&self, from: EventTime, to: EventTime) -> f64 {
         let seconds = (to.micros() - from.micros()) as f64 / 1e6;
         if self.kind == EnergyBasis::Counter {
@@ -113,12 +113,18 @@ impl PowerSegment {
         Self::between(&EnergySample { energy: None, ..*a }, &EnergySample { energy: None, ..*b }, power_gap)
     }
 
-    /// Joules from `from`, a time within the step, to its end.
+    /// Returns the segment with so many times the power.
+    #[must_use]
+    pub fn scaled(self, factor: f64) -> Self {
+        Self { from: self.from * factor, to: self.to * factor, ..self }
+    }
+
+    /// Returns joules from `from`, a time within the step, to its end.
     pub fn joules_since(&self, from: EventTime) -> f64 {
         self.joules_between(from, self.start.plus_micros(self.duration))
     }
 
-    /// Joules of the whole step.
+    /// Returns joules of the whole step.
     pub fn total_joules(&self) -> f64 {
         self.joules_since(self.start)
     }
@@ -135,7 +141,7 @@ pub struct PendingStep {
     pub power: Option<PowerSegment>,
     #[serde(rename = "o")]
     pub origin: Origin,
-    /// Gauges of the sample at `to`; `None`: it counts nowhere.
+    /// Gauges of the sample at `to`; `None` if the sample counts nowhere.
     #[serde(rename = "g", default)]
     pub gauges: Option<Gauges>,
     /// The energy counter is there, but contradicts power or the board.
@@ -154,7 +160,7 @@ impl PendingStep {
         self.to.micros() - self.from.micros()
     }
 
-    /// Joules of the step.
+    /// Returns joules of the step.
     pub fn joules(&self) -> f64 {
         self.power.map_or(0.0, |segment| segment.joules_between(self.from, self.to))
     }
@@ -172,6 +178,9 @@ pub struct LastCounterSample {
     /// The source was silent for too long since.
     #[serde(rename = "i", default)]
     pub idle: bool,
+    /// The sample that is taken now has a rise of a coarse counter, until which power counts.
+    #[serde(skip)]
+    pub counts_by_power: bool,
 }
 
 /// The gauges of one sample, each in its place; a sample has some of them. Of each source a second of these waits: they take little
@@ -239,7 +248,7 @@ pub struct GpuSums {
     /// Microseconds of known energy by [`EnergyBasis`].
     #[serde(rename = "c")]
     pub covered: [i64; 3],
-    /// The part of the slice between this source's first and last sample; equal where there is none, or only one: its time.
+    /// The part of the slice between this source's first and last sample; equal if there is none, or only one: its time.
     #[serde(rename = "f")]
     pub from: EventTime,
     #[serde(rename = "t")]
@@ -447,7 +456,7 @@ mod tests {
         let mut before = whole.clone();
         let (after, divided) = before.split(at(20));
         assert!(divided);
-        // A third of the time, with a third of what is summed; the events are those before the cut.
+        // A third of the time, with a third of the sums; the events are those before the cut.
         let left = GpuSums {
             joules: 30.0,
             covered: [5_000_000, 3_000_000, 2_000_000],
@@ -464,7 +473,7 @@ mod tests {
             ..whole.clone()
         };
         assert_eq!((&before, &after), (&left, &right));
-        // At an edge, or outside, there is nothing to divide.
+        // At an edge or outside, nothing is divided.
         assert_eq!(before.split(at(20)), (GpuSums::default(), false));
         assert_eq!(before.split(at(30)), (GpuSums::default(), false));
         assert_eq!(before, left);

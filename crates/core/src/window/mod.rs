@@ -1,4 +1,4 @@
-//! Windows: their arithmetic, what sources put into them, what comes out when they close.
+//! Windows: their arithmetic, the sums of their sources, and their closing.
 
 pub mod counter;
 pub mod energy;
@@ -30,7 +30,7 @@ impl TumblingWindows {
         self.start(time).plus_micros(self.size)
     }
 
-    /// Returns whether both ends of the window of `time` are times that can be written; where one is not, it would be another
+    /// Returns whether both ends of the window of `time` are times that can be written; if one is not, it would be another
     /// window.
     pub fn is_representable(self, time: EventTime) -> bool {
         let start = time.micros() - (time.micros() - self.origin.micros()).rem_euclid(self.size);
@@ -42,7 +42,7 @@ impl TumblingWindows {
 /// slice `i` goes from edge `i` to edge `i + 1`.
 pub type SliceEdges = VecDeque<EventTime>;
 
-/// Returns whether a slice represents many windows of which nothing is known: they are neither held nor emitted.
+/// Returns whether a slice represents many windows without data: they are neither held nor emitted.
 pub fn is_gap(windows: TumblingWindows, from: EventTime, to: EventTime) -> bool {
     to.micros() - from.micros() > windows.size
 }
@@ -129,7 +129,7 @@ mod tests {
             (&[][..], true),
             (&[0, 60], true),
             (&[0, 30, 60, 75, 120], true),
-            // Begun where windows of another alignment were closed.
+            // Begun if windows of another alignment were closed.
             (&[45, 60, 120], true),
             // Nothing is known from 120 to 600.
             (&[0, 60, 120, 600, 660], true),

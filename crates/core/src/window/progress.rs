@@ -1,4 +1,4 @@
-//! Progress from one source's counters: what is new, what is done again, what is not known.
+//! Counts progress from one source's counters: new, redone and unknown steps.
 
 use std::collections::VecDeque;
 
@@ -59,8 +59,8 @@ pub struct CounterState {
     /// Amount that rates have added since the last total, and the time up to which they did.
     #[serde(rename = "a")]
     pub added: Option<TimedValue>,
-    /// The total is not waited for: the source fell silent after it, or went on without it for too long. Nobody knows when the
-    /// difference to the next one is made.
+    /// The total is not waited for: the source fell silent after it, or went on without it for too long. The time at which the
+    /// difference to the next total was made is unknown.
     #[serde(rename = "i")]
     pub idle: bool,
 }
@@ -86,7 +86,7 @@ impl CounterState {
                 let (from, added) = self.added.map_or((before.time, 0.0), |added| (added.time, added.value));
                 (CounterGain::Counter((before.value + added).min(after), after, done), from)
             }
-            // The next total contains what was done meanwhile; a rate counts only if that total is long in coming.
+            // The next total includes the work done meanwhile; a rate counts only if that total comes late.
             (Some(before), None) if near(&before) && !self.idle => (CounterGain::Unknown, time),
             (Some(_), None) => {
                 if let (CounterGain::Rate(..), from) = by_rate {
@@ -252,7 +252,7 @@ impl RankSums {
     }
 }
 
-/// A step of one source: each counter from where it was known to where it is known now.
+/// A step of one source: each counter from its last known value to the present one.
 #[derive(Debug, Clone, Copy)]
 pub struct ProgressStep {
     to: EventTime,
@@ -379,7 +379,7 @@ mod tests {
         assert_eq!((before.amounts, after.amounts), ([10.0; COUNTERS], [20.0; COUNTERS]));
         assert_eq!((before.redone, after.redone), ([1.0; COUNTERS], [2.0; COUNTERS]));
         assert_eq!((before.covered, after.covered), ([10_000_000; COUNTERS], [20_000_000; COUNTERS]));
-        // At an edge, or outside, there is nothing to divide.
+        // At an edge or outside, nothing is divided.
         let (after, divided) = before.split(at(20));
         assert_eq!((after, divided), (RankSums::default(), false));
         let (after, divided) = before.split(at(5));

@@ -166,7 +166,7 @@ impl IntervalTotals {
         own[0].add(&part);
     }
 
-    /// Takes in what every device of the interval, and of its run, has.
+    /// Adds the sums of every device over the interval and its run.
     pub fn add_devices(&mut self, devices: &[[EnergySums; 2]]) {
         self.energy.extrapolate(devices.iter().map(|device| &device[0]));
         self.run.extrapolate(devices.iter().map(|device| &device[1]));
@@ -487,7 +487,8 @@ mod tests {
         assert_eq!(gap(1_030, 1_030, 0), 60, "one event knows of no time");
     }
 
-    /// A window of 60 s, of which the last 40 s are a run: 1 device with 600 J before the run and 8 kJ in it, 1 rank.
+    /// Returns a window of 60 s, of which the last 40 s are a run: 1 device with 600 J before the run and 8 kJ in it, 1
+    /// rank.
     fn window(table: Option<&Workload>, declared: bool, samples: f64, rules: u32) -> EfficiencyWindow {
         let mut totals =
             IntervalTotals { origin: Origin::Imported, meter: Meter::Node, devices: 1, ranks: 1, ..IntervalTotals::default() };

@@ -1,4 +1,4 @@
-//! Closing: when a window closes, whose figures count in it, and what is written.
+//! Closes windows: decides when a window closes and which sources count in it, and writes it.
 
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{CounterScope, EfficiencyWindow, Meter, WindowKind, source_rank};
@@ -29,8 +29,7 @@ struct SourceChoice {
     ranks: Vec<usize>,
 }
 
-/// Returns the best of several sources for the same thing, among those that cover at least 95 % of what the best covering one
-/// does.
+/// Returns the best of several sources of the same figure, among those that cover at least 95 % of the best coverage.
 fn pick<K: Ord>(sources: &[usize], known: impl Fn(usize) -> i64, rank: impl Fn(usize) -> K) -> usize {
     let most = sources.iter().map(|i| known(*i)).max().unwrap_or(0);
     let enough = |i: &&usize| known(**i) * 100 >= most * 95;
@@ -42,7 +41,7 @@ fn best_known_basis(known: [i64; 3]) -> usize {
 }
 
 impl WorkloadState {
-    /// Closes what is to be closed at this log clock.
+    /// Closes the windows that are due at this log clock.
     pub fn close(&mut self, clock: i64, settings: &FoldSettings, out: &mut Vec<FoldOutput>) {
         if self.head.slice_edges.is_empty() || self.behind > 0 {
             return;
@@ -304,7 +303,7 @@ impl WorkloadState {
         window
     }
 
-    /// Returns the energy of closed time, of one source a device: of the one whose figures the windows had, where they had any.
+    /// Returns the energy of closed time, of one source a device: of the one whose figures the windows had, if they had any.
     fn take_unassigned_energy(&mut self, choice: &SourceChoice) -> f64 {
         let mut sum = 0.0;
         let mut order = self.gpu_order.as_slice();
@@ -457,7 +456,7 @@ mod tests {
     use super::*;
     use crate::workload::tests::{Fold, at, by, gpu, rank};
 
-    /// Two collectors see device a, one sees device b; what each has set aside.
+    /// Makes a workload with two collectors of device a, one of device b, and these unassigned joules.
     fn devices(aside: [f64; 3]) -> WorkloadState {
         let mut fold = Fold::default();
         fold.gpu(0, &by("x", gpu("a", 0))).gpu(0, &by("y", gpu("a", 0))).gpu(0, &by("x", gpu("b", 0)));
@@ -508,7 +507,7 @@ mod tests {
         }
     }
 
-    /// Rank 0 as two collectors see it, rank 1, with what each has set aside.
+    /// Makes a workload with rank 0 of two collectors, rank 1, and these unassigned samples.
     fn ranks(aside: [f64; 3], scopes: [CounterScope; 3]) -> WorkloadState {
         let mut fold = Fold::default();
         for (i, (number, collector)) in [(0, "x"), (0, "y"), (1, "x")].into_iter().enumerate() {

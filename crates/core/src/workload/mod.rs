@@ -40,7 +40,7 @@ const START_GRACE: i64 = 60 * crate::settings::SECOND;
 #[derive(Debug, Clone, Copy)]
 pub struct LogPosition {
     pub stamp: EventTime,
-    /// Event time, not ahead of the stamp where that counts.
+    /// Event time, not ahead of the stamp if that counts.
     pub merge_time: EventTime,
     /// Log clock, microseconds.
     pub clock: i64,
@@ -104,7 +104,7 @@ pub struct WorkloadHead {
     pub runs: JobRuns,
     pub spans: Vec<OpenSpan>,
     pub tables: LayoutHistory,
-    /// `None`: as at first, which is written as such.
+    /// `None` for the initial state, which is stored as such.
     #[serde(serialize_with = "write_controller", deserialize_with = "read_controller")]
     pub controller: Option<Box<ControllerState>>,
     pub counts: WindowCounts,
@@ -120,7 +120,7 @@ pub struct WorkloadHead {
     /// The collector that named the device first, if this is a device without a workload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found_by: Option<Box<str>>,
-    /// The job's training reports; `None`: it sent none.
+    /// The job's training reports; `None` if it sent none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub training: Option<Box<TrainingReports>>,
 }
@@ -138,7 +138,7 @@ fn read_controller<'a, D: Deserializer<'a>>(from: D) -> Result<Option<Box<Contro
     Ok((state != ControllerState::default()).then(|| Box::new(state)))
 }
 
-/// A workload's state. Thousands may be GPUs that somebody invented: what most have nothing in is apart.
+/// State of a workload. There may be thousands of them for invented GPUs, so fields that most of them lack are boxed.
 #[derive(Debug, Clone)]
 pub struct WorkloadState {
     pub head: WorkloadHead,
@@ -168,7 +168,7 @@ pub struct WorkloadState {
     pub of_another_gpu: u64,
 }
 
-/// Returns the span that an event turns to from the one that its source is in, `""` for none; `None`: it stays in that. The
+/// Returns the span that an event turns to from the one that its source is in, `""` for none; `None` if it stays in that. The
 /// source's end, or its job's, is in none.
 fn next_span<'a>(event: &'a TrainingProgress, span: Option<&str>) -> Option<&'a str> {
     let ends = event.last || event.phase == JobLifecycle::Finished;
@@ -288,8 +288,8 @@ impl WorkloadState {
 
     /// Returns the log clock before which the oldest open window does not close.
     ///
-    /// Who joins late has its grace. In files, if no source is live, a source that begins or goes on before the window is over
-    /// belongs to it. What was left of the window after the last event passes on the log clock.
+    /// A late source has its grace time. In files, if no source is live, a source that begins or goes on before the window is
+    /// over belongs to it. The rest of the window after the last event passes on the log clock.
     fn held_until(&self, settings: &FoldSettings) -> i64 {
         let joined = self.head.joined + settings.join_grace;
         if self.live > 0 || !settings.holds_windows_of_ended() {
@@ -327,9 +327,9 @@ impl WorkloadState {
         self.note_reached();
     }
 
-    /// Opens the window of `time`, and those between it and its open neighbours; where these are further away than
-    /// [`FoldSettings::longest_silence`], one slice covers all between: a time
-    /// that leaps ahead costs no more than its own window, and closes nobody else's while they are live.
+    /// Opens the window of `time`, and those between it and its open neighbours; if these are further away than
+    /// [`FoldSettings::longest_silence`], one slice covers all between: a time far ahead costs no more than its own window, and
+    /// closes no window of live sources.
     fn open(&mut self, time: EventTime, usage: PartitionUsage<'_>, settings: &FoldSettings) -> Result<(), DecodeError> {
         let windows = self.head.windows;
         let place = self.head.slice_edges.partition_point(|edge| *edge <= time);
@@ -419,8 +419,8 @@ impl WorkloadState {
         self.recount();
     }
 
-    /// Forgets the open time before a run of which nothing is known and nothing is to come: from the edge to the start of a job
-    /// that nobody watched there is no window.
+    /// Forgets the open time before a run if it has no data and none will come: from the edge to the start of a job without
+    /// telemetry there is no window.
     fn skip_to(&mut self, start: EventTime) {
         let Some(n) = self.head.slice_edges.iter().position(|edge| *edge == start) else { return };
         let gpus = self.gpus.iter().any(|gpu| gpu.pending.iter().any(|step| step.from < start))
@@ -816,7 +816,7 @@ impl WorkloadState {
         FoldOutcome::Folded
     }
 
-    /// Takes note of what an event of an open window reports about its job's training.
+    /// Records the training report in an event of an open window.
     fn note_report(&mut self, event: &TrainingProgress) {
         if report::reports_training(event) && slice_at(&self.head.slice_edges, event.time).is_some() {
             let end = self.head.windows.end(event.time);
@@ -837,7 +837,7 @@ impl WorkloadState {
             count.totals[c] = count.totals[c].filter(|_| !total);
             count.rates[c] = count.rates[c].filter(|_| !rate);
         }
-        // Whatever became of the source after this instant, up to it there was no silence but the one that the first event reported.
+        // Until this instant, the only silence of the source is the one that its first event reported.
         let fell = rank.count_progress(&count, LivenessState::Live, &self.head.slice_edges, event.origin, settings);
         if fell && let Some(slice_index) = slice_at(&self.head.slice_edges, event.time) {
             slice_mut(&mut rank.slices, slice_index).fell = true;

@@ -102,7 +102,7 @@ impl TrainingReport {
         }
     }
 
-    /// Takes in what was reported later.
+    /// Merges a later report.
     fn merge(&mut self, later: Self) {
         self.since = self.since.or(later.since);
         self.steps_total = later.steps_total.or(self.steps_total);

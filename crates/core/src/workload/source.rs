@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::LogPosition;
 use crate::settings::FoldSettings;
 use crate::window::counter::{CounterCheck, CounterStep, EnergyCounterVerdict, MeteredBoard};
-use crate::window::energy::{EnergySample, GpuSums, LastCounterSample, PendingStep, PowerSegment, add_step};
+use crate::window::energy::{EnergyBasis, EnergySample, GpuSums, LastCounterSample, PendingStep, PowerSegment, add_step};
 use crate::window::progress::{COUNTERS, CounterState, ProgressCounters, ProgressStep, RankSums, add_time, awaited_from};
 use crate::window::{SliceEdges, slice_at, slice_mut};
 
@@ -45,7 +45,7 @@ pub struct Liveness {
     #[serde(default)]
     #[serde(rename = "gone_at")]
     pub retired_at: Option<EventTime>,
-    /// Its newest silence that was one, from its last event to the first one after it or to when nobody expected it any more.
+    /// Its newest gap, from its last event to the first one after it, or to the time at which it was no longer waited for.
     #[serde(default)]
     pub silence: Option<(EventTime, EventTime)>,
 }
@@ -232,12 +232,25 @@ impl GpuSource {
     ) -> bool {
         if life == LivenessState::Ended || self.sample.tenure != sample.tenure {
             self.check.reset();
+            self.check.end_coarse();
             return false;
         }
         let is_live = life != LivenessState::Idle;
         let by_power = PowerSegment::of_power(&self.sample, sample, if is_live { settings.power_gap } else { 0 });
         let step = self.counter_step(sample, by_power.as_ref(), is_live, settings);
         let verdict = step.map(|step| self.check.check_step(&step, board));
+        let mut is_usual = false;
+        if let (Some(step), Some(verdict), true) = (&step, verdict, settings.counts_coarse_counters_by_power()) {
+            let power_known = by_power.is_some() && !self.check.power_unknown;
+            let base = self.last_counter_sample.map_or(self.sample, |lost| lost.sample);
+            let raw = sample.energy.zip(base.energy).map_or(0.0, |(now, before)| now - before);
+            if self.check.take_coarse_rise(step, raw, verdict, power_known) {
+                let before = LastCounterSample { sample: self.sample, summed: 0.0, idle: false, counts_by_power: true };
+                self.last_counter_sample.get_or_insert(before).counts_by_power = true;
+                self.sample.energy = None;
+            }
+            is_usual = self.check.is_usual_standstill(step);
+        }
         match verdict {
             Some(EnergyCounterVerdict::Stalled) => sample.energy = None,
             Some(EnergyCounterVerdict::FirstRise | EnergyCounterVerdict::Contradicted) => {
@@ -245,17 +258,17 @@ impl GpuSource {
             }
             Some(EnergyCounterVerdict::Believed) | None => {}
         }
-        // As `segment_since_last` will: a sample without a counter after one that had it.
+        // As in `segment_since_last`: a sample without a counter after one with it.
         let waits = sample.energy.is_none() && (self.last_counter_sample.is_some() || self.sample.energy.is_some());
         if waits {
             self.check.count_waiting_step(by_power.is_some());
         } else {
             self.check.reset();
         }
-        !matches!(verdict, Some(EnergyCounterVerdict::Believed) | None)
+        !is_usual && !matches!(verdict, Some(EnergyCounterVerdict::Believed) | None)
     }
 
-    /// Returns the change of the counter since it was last believed; `None`: there is none to test.
+    /// Returns the change of the counter since it was last believed; `None` if there is no step to test.
     fn counter_step(
         &self,
         sample: &EnergySample,
@@ -267,7 +280,7 @@ impl GpuSource {
         let joules = (sample.energy? - base.energy?) * (base.share + sample.share) * 0.5;
         let before = self.last_counter_sample.map_or(0.0, |lost| {
             let waiting = self.pending.iter().filter(|step| step.to > base.time);
-            lost.summed + waiting.map(PendingStep::joules).sum::<f64>()
+            (lost.summed + waiting.map(PendingStep::joules).sum::<f64>()) / self.check.power_factor()
         });
         let seconds = sample.time.seconds_since(base.time);
         let integral = by_power.filter(|_| !self.check.power_unknown).map(|segment| before + segment.total_joules());
@@ -278,7 +291,7 @@ impl GpuSource {
         let of_step = |(watts, time): (f64, EventTime)| (watts * (base.share + sample.share) * 0.5 * seconds, time >= base.time);
         let held = held.map(of_step);
         Some(CounterStep {
-            // A fall is one, also of what nobody has a share in.
+            // A falling counter is a reset, even without a share in it.
             joules: if sample.energy < base.energy { -1.0 } else { joules },
             seconds,
             integral: integral.or(held.map(|(joules, _)| joules)),
@@ -315,8 +328,13 @@ impl GpuSource {
             self.last_counter_sample = None;
             return None;
         }
-        let between = PowerSegment::between(&self.sample, sample, if idle { 0 } else { settings.power_gap });
-        let bridge = waiting.and_then(|reading| PowerSegment::of_power(&reading, sample, settings.power_gap));
+        let factor = self.check.power_factor();
+        let corrected = |segment: PowerSegment| match segment.kind {
+            EnergyBasis::Counter => segment,
+            EnergyBasis::Instant | EnergyBasis::Average => segment.scaled(factor),
+        };
+        let between = PowerSegment::between(&self.sample, sample, if idle { 0 } else { settings.power_gap }).map(corrected);
+        let bridge = waiting.and_then(|reading| PowerSegment::of_power(&reading, sample, settings.power_gap)).map(corrected);
         if let Some(bridge) = &bridge {
             self.fill_unknown_steps(bridge, sample.time, slice_edges);
         }
@@ -340,7 +358,7 @@ impl GpuSource {
         power_gap: i64,
     ) -> Option<PowerSegment> {
         if self.last_counter_sample.is_none() && self.sample.energy.is_some() && sample.energy.is_none() {
-            self.last_counter_sample = Some(LastCounterSample { sample: self.sample, summed: 0.0, idle });
+            self.last_counter_sample = Some(LastCounterSample { sample: self.sample, summed: 0.0, idle, counts_by_power: false });
         } else if let Some(lost) = &mut self.last_counter_sample {
             lost.idle |= idle;
             if sample.energy.is_some() {
@@ -391,9 +409,17 @@ impl GpuSource {
         let Some(whole) = PowerSegment::between(&lost.sample, sample, 0) else { return between };
         let since = lost.sample.time;
         let open = self.pending.iter().position(|step| step.to > since).unwrap_or(self.pending.len());
+        let waiting: f64 = self.pending.range(open..).map(PendingStep::joules).sum();
+        let newest = between.map_or(0.0, |segment| segment.joules_since(self.sample.time));
+        if lost.counts_by_power {
+            let share = (lost.sample.share + sample.share) * 0.5;
+            self.check.settle(whole.total_joules(), lost.summed + waiting + newest, share);
+            for step in self.pending.range_mut(open..) {
+                step.contradicted = false;
+            }
+            return between;
+        }
         if lost.idle || sample.time.micros() - since.micros() > power_gap {
-            let waiting: f64 = self.pending.range(open..).map(PendingStep::joules).sum();
-            let newest = between.map_or(0.0, |segment| segment.joules_since(self.sample.time));
             let known = lost.summed + waiting + newest;
             self.add_unassigned((whole.total_joules() - known).max(0.0), sample.time, slice_edges);
             return between;
@@ -457,7 +483,7 @@ impl GpuSource {
         }
     }
 
-    /// Sums every step up to `end`; one that goes on beyond it is divided there.
+    /// Sums every step up to `end`; a step across it is divided there.
     pub fn sum_through(&mut self, slice_edges: &SliceEdges, end: EventTime) {
         self.believe_pause(end);
         while let Some(step) = self.pending.front().filter(|step| step.from < end).copied() {
@@ -575,7 +601,7 @@ impl RankSource {
         known.map_or(place.merge_time, |known| known.min(place.merge_time))
     }
 
-    /// Returns the time up to which its counters are known, if an event at `time` left out what the next one may bring.
+    /// Returns the time up to which its counters are known, if an event at `time` left some out that the next one may have.
     pub fn awaited_from(&self, time: EventTime, settings: &FoldSettings) -> Option<EventTime> {
         awaited_from(&self.counters, time, settings.gaps())
     }
@@ -600,7 +626,7 @@ impl NameIndex {
         self.hasher.hash_one(key)
     }
 
-    /// Returns the place of the item with this key, where `is` confirms it.
+    /// Returns the place of the item with this key, if `is` confirms it.
     pub fn find(&self, key: &impl std::hash::Hash, is: impl Fn(usize) -> bool) -> Option<usize> {
         self.table.find(self.hash(key), |i| is(*i as usize)).map(|i| *i as usize)
     }
@@ -706,7 +732,7 @@ mod tests {
         let mut back = idle;
         back.record_event(at(200), at(200), at(200), 0, &FoldSettings::default());
         assert_eq!((misses(back), back.life), ([false, true, true, true, true, false], LivenessState::Live));
-        // The job is laid out anew at 100 s; what comes back later does not change that.
+        // The job's layout changes at 100 s; sources that return later do not change that.
         idle.give_up(at(100));
         assert_eq!(misses(idle), [false, true, true, false, false, false]);
         idle.record_event(at(200), at(200), at(200), 0, &FoldSettings::default());
@@ -734,7 +760,7 @@ mod tests {
         }
     }
 
-    /// One window of ten minutes.
+    /// Returns one window of ten minutes.
     fn window() -> SliceEdges {
         [0, 600].map(at).into()
     }

@@ -12,7 +12,7 @@ use crate::window::summary::IntervalTotals;
 /// Layouts remembered beyond what open windows need; more in one open window are dropped, the oldest first.
 const MAX_LAYOUTS: usize = 64;
 
-/// The layouts of a workload in the order of their times, and what was done about its decisions.
+/// The layouts of a workload in the order of their times, and the outcomes of its decisions.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LayoutHistory {
@@ -36,7 +36,7 @@ impl LayoutHistory {
         self.settings.as_deref()
     }
 
-    /// Reads what is kept in the layouts only.
+    /// Reads the settings that are kept in the layouts only.
     #[must_use]
     pub fn with_settings_read_again(mut self) -> Self {
         self.settings = self.newest().and_then(|newest| ControllerSettings::from_workload(newest).ok()?).map(Box::new);
@@ -111,10 +111,10 @@ impl LayoutHistory {
             || self.changes.iter().any(|time| within(*time))
     }
 
-    /// Returns whether all that changed in `(start, end]` are settings that restart nothing: power caps, clocks, and what a job
-    /// turns by itself.
+    /// Returns whether all changes in `(start, end]` are of settings without a restart: power caps, clocks, and those that a
+    /// job changes itself.
     ///
-    /// False if nothing changed, and where the layout before a change is not known any more.
+    /// Returns false if nothing changed, or if the layout before a change is not available any more.
     pub fn only_settings_changed(&self, start: EventTime, end: EventTime) -> bool {
         let within = |time: EventTime| start < time && time <= end;
         let mut before: Option<&Workload> = None;
@@ -136,7 +136,7 @@ impl LayoutHistory {
         found
     }
 
-    /// Forgets what no window from `open` on can need.
+    /// Forgets layouts that no window from `open` on can need.
     pub fn prune(&mut self, open: EventTime) {
         while self.layouts.get(1).is_some_and(|second| second.time <= open) {
             self.layouts.pop_front();

@@ -429,7 +429,7 @@ fn a_source_that_is_dead_for_the_retention_is_forgotten_unless_an_open_window_ha
     fold.state.gpus.iter_mut().for_each(|gpu| (gpu.pending, gpu.slices) = Default::default());
     fold.state.ranks.iter_mut().for_each(|rank| rank.slices.clear());
     let after_event_at = |fold: &mut Fold, clock: i64| {
-        // Nothing is kept of what only shows that it is alive.
+        // A sign of life alone leaves no data.
         fold.gpu(clock, &gpu("live", clock));
         fold.state.gpus.iter_mut().for_each(|gpu| (gpu.pending, gpu.slices) = Default::default());
         fold.age(clock);

@@ -27,7 +27,7 @@ type Error = Box<dyn std::error::Error>;
 /// Workload and end of the window, in seconds.
 type Closing = (String, i64);
 
-/// What was measured.
+/// Measured latencies.
 #[derive(Debug)]
 pub struct Measured {
     pub events_per_second: f64,
@@ -35,7 +35,7 @@ pub struct Measured {
     pub late: u64,
     /// From when the closing event could be read.
     pub acknowledged: Times,
-    /// From when it was handed to its producer, whose linger is in it.
+    /// Times since the event was handed to its producer, including its linger.
     pub given: Times,
     /// Mean of the processor's commits, in milliseconds.
     pub commit_milliseconds: f64,
@@ -55,7 +55,7 @@ impl Times {
         self.0.len()
     }
 
-    /// In milliseconds; NaN where nothing was measured.
+    /// Returns milliseconds; NaN without measurements.
     pub fn at(&self, quantile: f64) -> f64 {
         let last = self.0.len().max(1) - 1;
         self.0.get((last as f64 * quantile) as usize).map_or(f64::NAN, |time| time.as_secs_f64() * 1e3)

@@ -1,4 +1,4 @@
-//! What the benchmarks of the processor share: events as collectors write them, and what the kernel reports about this process.
+//! Shared parts of the processor's benchmarks: events as collectors write them, and the kernel's figures about this process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub const WORKLOADS: usize = 8;
 const NODE: usize = 8;
 pub const PARTITIONS: i32 = 4;
 
-/// The value of a counter in the metrics' text.
+/// Returns the value of a counter in the metrics' text.
 pub fn metric(text: &str, name: &str) -> f64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.and_then(|value| value.parse().ok()).unwrap_or(0.0)
@@ -80,12 +80,12 @@ impl Maker {
         Self { seed, ..self }
     }
 
-    /// What the counter of a GPU showed last, in joules.
+    /// Returns the last counter of a GPU, in joules.
     pub fn energy(&self, gpu: usize) -> f64 {
         self.gpus[gpu].energy_joules_total.unwrap_or_default()
     }
 
-    /// What a job had done when it last reported.
+    /// Returns the samples in a job's last report.
     pub fn samples(&self, job: usize) -> f64 {
         self.jobs[job].samples_total.unwrap_or_default()
     }
@@ -131,7 +131,7 @@ impl Maker {
             .collect()
     }
 
-    /// The sample of one GPU; `tick` moves its figures.
+    /// Returns the sample of one GPU; `tick` moves its figures.
     pub fn telemetry(&mut self, gpu: usize, tick: u64, time: EventTime) -> ProducerRecord {
         let event = &mut self.gpus[gpu];
         let n = tick.wrapping_mul(2_654_435_761).wrapping_add(gpu as u64 * 40_503).wrapping_add(self.seed.wrapping_mul(7_919));
@@ -177,7 +177,7 @@ pub fn cpu_seconds() -> f64 {
     [11, 12].iter().filter_map(|i| fields.get(*i)?.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
-/// The most memory that was resident so far, in MiB.
+/// Returns the most memory that was resident so far, in MiB.
 pub fn peak_mib() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse::<f64>().ok());

@@ -42,10 +42,10 @@ pub trait JointStageDefinition: Debug {
 
     fn metrics(&self) -> &JointMetrics;
 
-    /// Notes that the stage runs here from now on; `None`: not any more.
+    /// Notes that the stage runs here from now on; `None` if not any more.
     fn set_running(&self, settings: Option<&ProcessorSettings>);
 
-    /// Adds what was folded since `before`.
+    /// Adds the counts since `before`.
     fn add_tally(&self, before: <Self::Fold as JointFold>::Tally, now: <Self::Fold as JointFold>::Tally);
 }
 

@@ -1,10 +1,9 @@
-//! The stages that decide about several workloads together, a power budget or shared GPUs: windows, workloads, actuations and
-//! models in; decisions, state and positions out in one atomic step.
+//! Runs the stages that decide about several workloads together, for a power budget or shared GPUs: windows, workloads,
+//! actuations and models in; decisions, state and positions out in one atomic step.
 //!
 //! Such a stage needs all input of the cluster, so one process at a time runs it: the owner of partition 0 of the windows in a
-//! group of its own. The group is there for who owns that, and for fencing: whoever lost the partition has an old generation, and
-//! its steps are refused, positions, decisions and state together. What is read is read outside the group, all partitions of
-//! every input, from the positions that the group committed.
+//! group of its own. The group assigns that partition, and fences: a former owner has an old generation, and its steps are
+//! refused as a whole. Inputs are read outside the group: all their partitions, from the positions that the group committed.
 
 mod kind;
 mod stage;
@@ -30,7 +29,7 @@ use stage::JointStage;
 
 /// The partition of the windows whose owner runs the stage, and of the state topic that has its state.
 const STAGE_PARTITION: i32 = 0;
-/// Longest wait for news of the group where there is nothing else to do.
+/// Longest wait for news of the group if there is nothing else to do.
 const IDLE_POLL: Duration = Duration::from_millis(100);
 const POLL_ITEMS: usize = 64;
 
@@ -45,8 +44,8 @@ pub struct JointStageEntry {
     pub task: fn() -> &'static TaskEntry,
     /// Returns whether it has anything to do.
     pub is_on: fn(&ProcessorSettings) -> bool,
-    /// Runs it until `shutdown`; blocks, so give it a thread. It ends at once if it is not on. Stopping commits what was folded; what
-    /// is left is for the next start, here or elsewhere.
+    /// Runs it until `shutdown`; blocks, so give it a thread. It returns at once if the stage is off. Stopping commits the
+    /// folded records; the rest is folded after the next start, here or elsewhere.
     pub run: fn(&ProcessorDependencies) -> Result<(), ProcessorError>,
     /// Registers its metrics with every series, for the reference.
     pub register_metrics: fn(&MetricsRegistry),
@@ -144,7 +143,7 @@ impl<'a, K: JointStageDefinition> JointSession<'a, K> {
                     PollEvent::Assigned(partitions) => self.on_assigned(&partitions)?,
                     PollEvent::Revoked(partitions) => {
                         chaos::reach("rebalance.revoked");
-                        // Still ours: what is folded is committed before somebody else goes on.
+                        // Still ours: folded records are committed before the next owner goes on.
                         self.commit()?;
                         self.drop_partitions(&partitions);
                     }
@@ -193,7 +192,7 @@ impl<'a, K: JointStageDefinition> JointSession<'a, K> {
         }
     }
 
-    /// Reads, folds, and commits what is due.
+    /// Reads, folds, and commits if it is due.
     fn run_once(&mut self) -> Result<(), BusError> {
         let Some(stage) = &mut self.stage else { return Ok(()) };
         stage.read()?;
@@ -326,7 +325,7 @@ mod tests {
         let then = bus.clone();
         bus.turns([ScriptedPoll::look(move || assert!(then.health.waiting().is_empty(), "ready to be asked"))]);
         bus.turns([assigned(0), expect(&bus, true, 0)]);
-        // What is folded is committed before anybody else goes on.
+        // Folded records are committed before another member goes on.
         bus.turns([revoked(1), expect(&bus, true, 1)]);
         bus.turns([revoked(0), expect(&bus, false, 1)]);
         bus.turns([assigned(0), expect(&bus, true, 1)]);

@@ -24,7 +24,7 @@ use crate::partition_task::{RECORD_OVERHEAD_BYTES, balance_inputs, input_buffer_
 use crate::restore::{self, EmittedIds, InputOffsets, StageRecords};
 use crate::service::ProcessorDependencies;
 
-/// The inputs, in the order of ties: what is in force at a time is known before the windows that end with it.
+/// The inputs, in the order of ties: layouts in force at a time come before the windows that end with it.
 pub const INPUTS: [Topic; 4] = [Topic::Workloads, Topic::Actuations, Topic::Models, Topic::EfficiencyWindows];
 /// Records taken from the bus at once.
 const POLL_RECORDS: usize = 4096;
@@ -88,14 +88,14 @@ pub struct JointStage<K: JointStageDefinition> {
 }
 
 impl<K: JointStageDefinition> JointStage<K> {
-    /// Restores the stage from what was committed, and begins to read there.
+    /// Restores the stage from the committed state, and begins to read there.
     pub fn restore(deps: &ProcessorDependencies, member: &mut dyn GroupMember, names: &OutputTopics, kind: &K) -> Result<Self> {
         let (bus, settings) = (&*deps.bus, deps.settings.fold_settings());
         let inputs = input_partitions(bus, &deps.settings.prefix)?;
         let places: Vec<TopicPartition> = inputs.iter().map(|(_, at)| at.clone()).collect();
         chaos::reach("restore.begun");
-        // Positions first: state is written with them or after them, never before.
-        // The state goes before them, whatever becomes of them.
+        // Positions are read first: state is written with them or after them, never before. If they differ, the state
+        // takes precedence.
         let committed = HangingEnds::default().fetch_positions(member, &places)?;
         chaos::reach("restore.positions");
         let mut there = restore::read_states_and_outputs::<Self>(bus, member, names, &[STAGE_PARTITION], &deps.shutdown)?
@@ -145,7 +145,7 @@ impl<K: JointStageDefinition> JointStage<K> {
         self.inputs.iter().any(|(_, input)| input == at)
     }
 
-    /// Takes in what there is, or waits a moment.
+    /// Reads available records, or waits a moment.
     pub fn read(&mut self) -> Result<()> {
         match self.reader.poll(POLL_RECORDS, POLL_TIMEOUT, &mut self.polled) {
             Ok(()) => {}
@@ -172,7 +172,7 @@ impl<K: JointStageDefinition> JointStage<K> {
         Ok(())
     }
 
-    /// Folds what can be folded until so many outputs wait for a commit; whether there was anything.
+    /// Folds records until so many outputs wait for a commit. Returns whether there were any.
     pub fn fold(&mut self, outputs: usize, names: &OutputTopics, kind: &K) -> bool {
         let mut folded = false;
         while self.outputs.len() < outputs {
@@ -473,7 +473,7 @@ mod tests {
         let at = |number| place(Topic::EfficiencyWindows, number);
         let bus = ScriptedBus::default();
         assert_eq!(newest(&bus), BTreeMap::from([(at(0), 0), (at(1), 0)]));
-        // The newest one is of second 1,000: a decision about what is older than 300 s would have expired.
+        // The newest one is of second 1,000: a decision about a time more than 300 s before it would have expired.
         for second in [100, 699, 700, 1_000] {
             bus.put(Topic::EfficiencyWindows, 0, second, "team/one", window("team/one", second));
         }
@@ -599,7 +599,7 @@ mod tests {
         let bus = ScriptedBus::default();
         let (kind, names) = (PowerBudgetStage::new(&bus.metrics), OutputTopics::new("eadt.", "{}".to_owned()));
         let refused = [0, 1].map(|_| bus.put(Topic::EfficiencyWindows, 0, 5, "team/one", "no JSON"));
-        // As where a step lost its state, but not its dead letter.
+        // As after a step that lost its state, but not its dead letter.
         let letter = names.dead_letter(
             &refused[0],
             &DecodeError { reason: DeadLetterReason::Malformed, field: None, detail: String::new() },

@@ -2,9 +2,9 @@
 //! each partition.
 //!
 //! Sources are merged as the live inputs are: partition by partition, the least event time first. A source that mixes topics or
-//! partitions (an event log) is taken in its own order. Where every source is of one partition (an archive), partitions are read
-//! and folded on threads of their own: none depends on another. Events are decoded by whoever makes them
-//! ([`ReplayRecord::new`]), so that reading can run on other threads than the fold.
+//! partitions (an event log) is taken in its own order. If every source is of one partition (an archive), partitions are read
+//! and folded on threads of their own: none depends on another. Sources decode their events ([`ReplayRecord::new`]), so that
+//! reading can run on other threads than the fold.
 //!
 //! The stages that decide about several workloads together need all partitions in the order in which a log had them, and an event
 //! log may have one after the other. So what concerns them, the windows and tables of their members, is kept until everything is

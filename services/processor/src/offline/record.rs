@@ -15,12 +15,12 @@ pub type ReplayError = Box<dyn Error + Send + Sync>;
 #[derive(Debug, Clone, Copy)]
 pub struct RawRecord<'a> {
     pub topic: Topic,
-    /// `ce_type`, where the file has it.
+    /// `ce_type`, if the file has it.
     pub kind: Option<&'a str>,
     pub key: &'a [u8],
-    /// `None`: a tombstone.
+    /// `None` for a tombstone.
     pub value: Option<&'a [u8]>,
-    /// The log's stamp; the event's own time where there is none.
+    /// The log's stamp, or the event's own time if there is none.
     pub stamp: EventTime,
     /// The record has the header `envelope::header::SENT_AGAIN`.
     pub is_sent_again: bool,
@@ -187,7 +187,7 @@ pub trait ReplaySource: Send {
     fn read(&mut self, batch: &mut RecordBatch) -> Result<bool, ReplayError>;
 }
 
-/// Records that somebody has decoded already.
+/// A source of decoded records.
 #[derive(Debug)]
 pub struct RecordSource<I> {
     records: I,

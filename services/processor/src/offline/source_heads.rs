@@ -136,7 +136,7 @@ impl SourceHeads {
 }
 
 impl PartitionMergeState {
-    /// Finds what the live merge would take next.
+    /// Finds the record that the live merge would take next.
     fn choose(&mut self, sources: &[OpenSource]) {
         let next = self.without(usize::MAX, sources).next();
         self.next = next.map(|(rank, (_, i))| (rank, i));

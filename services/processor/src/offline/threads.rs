@@ -13,7 +13,7 @@ use crate::positions::PartitionOffsets;
 
 /// Outputs of a message.
 const OUTPUTS_AT_ONCE: usize = 64;
-/// Messages of each thread that wait for who takes their outputs.
+/// Messages of each thread that wait for the consumer of its outputs.
 const MESSAGES_WAITING: usize = 4;
 
 enum GroupMessage {
@@ -110,7 +110,7 @@ mod tests {
 
     use crate::offline::{OpenWindowPolicy, RawRecord, RecordBatch, ReplayError, ReplayRecord, ReplaySource, replay};
 
-    /// A sample each second of a GPU of its own, and what comes then.
+    /// A sample each second of a GPU of its own, and the result of the read after them.
     struct Samples {
         partition: i32,
         second: i64,

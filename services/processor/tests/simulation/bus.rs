@@ -1,4 +1,4 @@
-//! A log in memory that reveals its records bit by bit, and crashes, retries and rebalances whoever works with it, all from one
+//! A log in memory that reveals its records bit by bit, and crashes its user, makes it retry and rebalances it, all from one
 //! seed. It has no threads and no clock, so a seed always gives the same story.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,12 +15,12 @@ use eadt_schemas::Topic;
 use eadt_service::Shutdown;
 pub use eadt_testing::stories::Chance;
 
-/// What the log does wrong at a crash in the middle of a step.
+/// Effect of a crash in the middle of a step on the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
     PositionsWithoutOutputs,
     StateWithoutTheRest,
-    /// State of some partitions or of all is lost; where it is all, other parts may be, too.
+    /// State of some partitions or of all is lost; if it is all, other parts may be, too.
     WithoutState,
     WithoutPositions,
 }
@@ -72,7 +72,7 @@ impl World {
         if self.epoch == epoch { Ok(()) } else { Err(BusError::new(Remedy::Stop, what, "fenced")) }
     }
 
-    /// Of a step what went to some of the partitions, at least one left out where it `must` be.
+    /// Of a step what went to some of the partitions, at least one left out if it `must` be.
     fn some_partitions(&mut self, records: Vec<ProducerRecord>, must: bool) -> Vec<ProducerRecord> {
         let mut kept: BTreeMap<TopicPartition, bool> = records.iter().map(|record| (place(record), false)).collect();
         for kept in kept.values_mut() {
@@ -136,14 +136,14 @@ impl SimBus {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new process: what stops it once everything is folded.
+    /// Returns a new process: what stops it once everything is folded.
     pub fn process(&self) -> Shutdown {
         let mut world = self.world();
         world.shutdown = Shutdown::new();
         world.shutdown.clone()
     }
 
-    /// Whether every record was revealed and folded for good.
+    /// Returns whether every record was revealed and folded for good.
     pub fn is_done(&self, group_inputs: &[TopicPartition]) -> bool {
         let world = self.world();
         let newest = |at: &TopicPartition| world.committed.get(at).max(world.state_positions.get(at)).copied();
@@ -155,7 +155,7 @@ impl SimBus {
         self.world().crashes
     }
 
-    /// The records of a topic, partition by partition, in order.
+    /// Returns the records of a topic, partition by partition, in order.
     pub fn records(&self, topic: Topic) -> Vec<ConsumerRecord> {
         let world = self.world();
         (0..PARTITIONS).flat_map(|partition| world.log.from(&of_topic(topic, partition), 0)).flatten().cloned().collect()
@@ -233,12 +233,12 @@ impl Producer for Silent {
 struct SimReader {
     bus: SimBus,
     cursors: SimCursors,
-    /// It reads several topics: not what is there, but what comes.
+    /// Reads several topics: only new records.
     follows: bool,
 }
 
-/// Some of what is there; true if anything was returned. An input that has been at its end gets what came since before any
-/// other goes on; one that is known to have more may keep the rest waiting.
+/// Returns some of the available records; true if any were returned. An input that has been at its end gets newer records
+/// before any other continues; one that is known to have more may keep the rest waiting.
 fn take_some(cursors: &mut SimCursors, world: &mut World, into: &mut Vec<PollEvent>) -> bool {
     let mut took_any = false;
     for (at, cursor) in cursors {
@@ -291,7 +291,7 @@ struct SimMember {
     bus: SimBus,
     epoch: u64,
     topics: Vec<Arc<str>>,
-    /// Partitions that somebody else has.
+    /// Partitions that another member owns.
     away: BTreeSet<i32>,
     cursors: SimCursors,
     accepts_batches: bool,

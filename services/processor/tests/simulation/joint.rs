@@ -63,7 +63,7 @@ fn fold(stage: &mut impl JointFold, coming: &ScheduledRecord, out: &mut Vec<Deci
     stage.fold(JointEvent::Input(decoded.event()), key, *stamp, out).map_err(|refusal| refusal.to_string())
 }
 
-/// The outputs of a fold without faults, and its state.
+/// Returns the outputs of a fold without faults, and its state.
 fn straight<F: JointFold>(all: &[ScheduledRecord], mut stage: F) -> (Outputs, F) {
     let (mut expected, mut out) = (Outputs::new(), Vec::new());
     let mut offsets: BTreeMap<i32, i64> = BTreeMap::new();
@@ -92,7 +92,7 @@ fn sort(expected: &mut Outputs) {
     }
 }
 
-/// What a stage decides about the next window of every workload.
+/// Returns a stage's decisions about the next window of every workload.
 fn goes_on(stage: &mut impl JointFold, next: &[EfficiencyWindow]) -> Vec<String> {
     let mut out = Vec::new();
     for window in next {
@@ -101,7 +101,7 @@ fn goes_on(stage: &mut impl JointFold, next: &[EfficiencyWindow]) -> Vec<String>
     out.iter().map(|decision| serde_json::to_string(decision).unwrap()).collect()
 }
 
-/// One story; the number of its crashes, or what is wrong at its end.
+/// Runs one story. Returns the number of its crashes, or the error at its end.
 pub fn one<F: JointFold>(story: &Story<F>, seed: u64, flaw: Option<Flaw>) -> Result<usize, String> {
     let mut chance = Chance::new(seed);
     let settings = &story.settings;

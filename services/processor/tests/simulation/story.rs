@@ -1,4 +1,4 @@
-//! What every simulation does with its stories: plays them, reads their outputs, compares.
+//! Shared parts of the simulations: play stories, read their outputs, compare.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub fn play(
     Ok(())
 }
 
-/// What these topics hold at the end.
+/// Returns the content of these topics at the end.
 pub fn found(bus: &SimBus, topics: &[Topic]) -> Outputs {
     let mut outputs = Outputs::new();
     for &topic in topics {
@@ -95,7 +95,7 @@ pub fn run_stories(test: &str, story: impl Fn(u64) -> Result<usize, String> + Sy
     stories::run_stories(env!("CARGO_PKG_NAME"), test, story);
 }
 
-/// Steps of which a part was lost that can be recovered: what is in the log at the end is what there would be without it.
+/// Checks that steps with a recoverable loss of a part end with the same log as without it.
 pub fn mend(test: &str, story: impl Fn(u64, Flaw) -> Result<usize, String> + Sync) {
     let flawed = |seed| story(seed, if seed % 3 == 0 { Flaw::WithoutPositions } else { Flaw::WithoutState });
     stories::run_stories(env!("CARGO_PKG_NAME"), test, flawed);

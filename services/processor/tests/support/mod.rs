@@ -1,4 +1,4 @@
-//! An embedded log whose stamps the test sets, and a replay of what a processor reads there.
+//! An embedded log whose stamps the test sets, and a replay of a processor's inputs in it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -73,7 +73,7 @@ impl Log {
         self.read(topic).iter().map(|r| serde_json::from_slice(r.value.as_ref().unwrap()).unwrap()).collect()
     }
 
-    /// The windows and decisions of a replay of the processor's inputs, the same however many threads it has.
+    /// Returns the windows and decisions of a replay of the processor's inputs, the same however many threads it has.
     pub fn replayed(&self, settings: &ProcessorSettings) -> (Vec<EfficiencyWindow>, Vec<Decision>, ReplayCounts) {
         let inputs: Vec<(Topic, Vec<ConsumerRecord>)> = Topic::PROCESSOR_INPUTS.map(|topic| (topic, self.read(topic))).into();
         let replayed = replay_with(settings, &inputs, 1);

@@ -21,7 +21,7 @@ pub(super) struct SeekFixture {
 pub(super) const HERE: LayoutKey = LayoutKey { replicas: 6, threads: 50 };
 pub(super) const OTHER: LayoutKey = LayoutKey { replicas: 6, threads: 100 };
 pub(super) const THIRD: LayoutKey = LayoutKey { replicas: 9, threads: 30 };
-/// A setting where nothing is held back.
+/// The setting without a limit.
 pub(super) const FREE: f64 = 400.0;
 
 /// Layout, setting, power of all GPUs, throughput and windows of a point; three GPUs draw a third of the power each.
@@ -123,7 +123,7 @@ fn savings_are_reckoned_against_the_starting_layouts_energy_or_what_others_took_
     assert_eq!(energy(&[&[(HERE, FREE, 1_000.0, 100.0, 3), (OTHER, FREE, 900.0, 180.0, 3)]]), Some(10.0));
     let there: &[SettingFigures] = &[(HERE, FREE, 1_000.0, 100.0, 2), (OTHER, FREE, 800.0, 200.0, 3)];
     assert_eq!(energy(&[there]), None, "no phase shows what the other layout takes of it");
-    // Twice and three times what the other one takes.
+    // Twice and three times the energy of the other one.
     let twice: &[SettingFigures] = &[(HERE, FREE, 1_000.0, 100.0, 3), (OTHER, FREE, 900.0, 180.0, 3)];
     let thrice: &[SettingFigures] = &[(HERE, FREE, 1_200.0, 100.0, 3), (OTHER, FREE, 800.0, 200.0, 3)];
     assert_eq!(energy(&[there, twice]), Some(8.0));
@@ -207,7 +207,7 @@ fn a_layout_that_no_decision_made_is_from_outside_unless_it_is_what_was_before()
     assert_eq!((note.concerns.as_str(), note.validation), ("moved", ChangeValidation::None));
     assert_eq!((seek.base.map(|base| base.layout_key), seek.began), (Some(LayoutKey { replicas: 3, threads: 100 }), bench.now));
     assert_eq!((seek.trial, seek.highest_mhz), (None, Some(1_400.0)), "boards stay what they are");
-    // Also after what was undone is forgotten.
+    // Also after the undone change is forgotten.
     let mut seek = SeekState { trial: None, turn: None, restoring: Some(layout(6, 50, 3)), ..known() };
     assert_eq!((follow(&mut seek, layout(6, 50, 3)), seek.restoring), (None, None));
 }
@@ -292,7 +292,7 @@ fn law(exponent: f64, shape: [u32; 4]) -> ModelRegistry {
     models
 }
 
-/// What is advised where 100 samples/s were measured with nothing held back, at 400 W.
+/// Returns the advised setting, if 100 samples/s were measured at 400 W without a limit.
 fn advised(change: impl FnOnce(&mut SeekFixture)) -> Option<f64> {
     let mut desk = SeekFixture::new(FREE, &[&[(HERE, FREE, 1_200.0, 100.0, 8)]]);
     desk.bench.workload.gpu_model = Some("A100".into());
@@ -309,7 +309,7 @@ fn a_learned_curve_advises_the_cap_of_the_least_score_with_enough_throughput() {
     // 93 % of the throughput at 0.93² of 400 W: 346 W are the first whole ones.
     assert_eq!(advised(|_| ()), Some(346.0));
     assert_eq!(advised(|desk| desk.bench.settings.max_slowdown_ratio = 0.2), Some(256.0));
-    // Where throughput falls nearly as power does, 1.8 % of it are 7 W, which are too few to be distinguished.
+    // If throughput falls nearly as much as power, 1.8 % of power is 7 W, which is too little to be distinguished.
     let nearly = |slowdown: f64| {
         advised(|desk| {
             desk.bench.models = Some(law(0.95, [6, 50, 6, 2]));
@@ -338,7 +338,7 @@ fn a_learned_curve_is_asked_only_where_nothing_else_is_known_and_nothing_is_held
     // Another 8 % of throughput are another work.
     assert_eq!(measured(&[(HERE, FREE, 1_200.0, 107.0, 8)]), Some(346.0));
     assert_eq!(measured(&[(HERE, FREE, 1_200.0, 109.0, 8)]), None);
-    // In a layout that was only measured under a cap nobody knows what it does without one.
+    // A layout that was measured only under a cap has no known throughput without one.
     let capped = advised(|desk| {
         let points = [free, (OTHER, 390.0, 1_170.0, 100.0, 8)];
         let models = Some(law(0.5, [6, 100, 6, 2]));

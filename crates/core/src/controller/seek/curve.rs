@@ -15,7 +15,7 @@ use crate::controller::ControllerObjective;
 pub(super) struct MeasuredSetting {
     pub layout_key: LayoutKey,
     pub setting: f64,
-    /// Mean of what the setting limits: power of a GPU, or its clock.
+    /// Mean of the limited reading: power of a GPU, or its clock.
     pub reading: f64,
     /// Power of the whole workload.
     pub watts: f64,
@@ -80,7 +80,7 @@ pub(super) fn round_to_six_digits(value: f64) -> f64 {
 const SAME: f64 = 0.025;
 /// A measured point this near, as a logarithm, vouches for a setting.
 const VOUCHES: f64 = 0.06;
-/// The knob goes down by at most this part beyond what was measured; further where throughput hardly noticed.
+/// The knob goes down by at most this part beyond the measured settings; further if throughput hardly changed.
 const STRIDE: f64 = 0.85;
 const LONG_STRIDE: f64 = 0.75;
 const HARDLY: f64 = 0.25;
@@ -105,7 +105,7 @@ pub(super) struct SettingCurve<'a> {
     knob: &'a SeekKnob,
     /// Measured points by setting, ascending; at least one.
     nodes: Vec<CurveNode>,
-    /// The setting from which on nothing is held back, as a logarithm, where that was measured.
+    /// The setting from which on nothing is held back, as a logarithm, if that was measured.
     free: Option<f64>,
 }
 
@@ -137,7 +137,7 @@ pub(super) struct PossibleRange {
 
 /// Further down throughput falls more steeply, never less: by this factor, and this much more.
 const STEEPER: (f64, f64) = (1.3, 0.02);
-/// Exponents within which throughput and power follow a setting beyond what was measured.
+/// Exponents within which throughput and power follow a setting beyond the measured ones.
 const STEEPEST: f64 = 1.6;
 
 /// The best setting.
@@ -245,13 +245,13 @@ impl<'a> SettingCurve<'a> {
         }
     }
 
-    /// Returns the setting of the least score among those with at least this throughput; also one that is a stride beyond what
-    /// was measured.
+    /// Returns the setting of the least score among those with at least this throughput; also one that is a stride beyond the
+    /// measured ones.
     pub fn best(&self, samples_per_second_min: f64, objective: ControllerObjective) -> BestSetting {
         self.minimize_score(samples_per_second_min, objective, true)
     }
 
-    /// Returns the same among what was measured.
+    /// Returns the best setting among the measured ones.
     pub fn best_measured(&self, samples_per_second_min: f64, objective: ControllerObjective) -> BestSetting {
         self.minimize_score(samples_per_second_min, objective, false)
     }
@@ -420,7 +420,7 @@ mod tests {
         assert!(!below.inside && !curve.estimate_at(400.0).inside);
         assert!(near(curve.estimate_at(400.0).samples_per_second, 100.0), "above the highest nothing is promised");
         assert!(near(curve.fastest().samples_per_second, 100.0));
-        // What is possible there: no more than the setting to the power of 1.6, and no less than it was.
+        // The possible range there: at most the setting to the power of 1.6, and at least the former value.
         let range = curve.possible_range(400.0);
         let far = (400.0_f64 / 320.0).powf(1.6);
         assert!(near(range.samples_per_second.0, 100.0) && near(range.samples_per_second.1, 100.0 * far), "{range:?}");
@@ -476,7 +476,7 @@ mod tests {
         // Throughput hardly noticed: it goes on by a longer stride.
         let flat = point(328.0, 328.0, 99.5);
         assert_eq!(SettingCurve::fit([&free, &flat], &knob).unwrap().best(90.0, ControllerObjective::Energy).setting, 246.0);
-        // It did notice, and more would be too slow: what was measured is best.
+        // It did reduce throughput, and more would be too slow: the measured setting is best.
         let slow = point(330.0, 330.0, 91.0);
         let best = SettingCurve::fit([&free, &slow], &knob).unwrap().best(90.5, ControllerObjective::Energy);
         assert!(best.settled && best.feasible && (best.setting - 330.0).abs() < 4.0, "{best:?}");
@@ -621,8 +621,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever was measured: throughput rises with the setting, the choice is the least score of all that is fast enough,
-        /// and it can be set.
+        /// Checks that throughput rises with the setting for any measurements, and that the choice has the least score of all
+        /// fast enough settings and can be set.
         #[test]
         fn a_choice_is_the_best_of_what_is_fast_enough(
             measured in prop::collection::vec((120_u32..=400, 50.0_f64..150.0), 1..8),

@@ -18,7 +18,7 @@ const AGE_SECONDS: f64 = 2.0 * 3600.0;
 pub(super) struct HoldOuts {
     /// Energy of all usable windows.
     joules: f64,
-    /// Energy that hold-outs took beyond what the held setting would have taken.
+    /// Energy that hold-outs took beyond that of the held setting.
     extra_joules: f64,
     /// Power beyond that of the held setting while the present one goes on.
     extra_watts: f64,
@@ -59,7 +59,7 @@ impl HoldOuts {
         (self.windows_left, self.proposed) = (0, None);
     }
 
-    /// Keeps what was spent: the bound is the job's.
+    /// Keeps the energy spent so far: the bound is the job's.
     pub fn of_new_start(self) -> Self {
         Self { joules: self.joules, extra_joules: self.extra_joules, ..Self::default() }
     }

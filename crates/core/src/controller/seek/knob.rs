@@ -77,7 +77,7 @@ impl SeekKnob {
         }
     }
 
-    /// Returns the setting of a layout; the top where it has none.
+    /// Returns the setting of a layout; the top if it has none.
     pub fn setting_of(&self, layout: &Layout) -> f64 {
         let set = match self.turned {
             SeekKnobKind::PowerLimit => layout.power_limit_watts,

@@ -40,7 +40,7 @@ const AHEAD: f64 = 1.1;
 struct MeasuredLayout {
     score: f64,
     setting: f64,
-    /// It is fast enough. Where it is not, its score is what more speed would cost at least.
+    /// It is fast enough. If it is not, its score is what more speed would cost at least.
     feasible: bool,
 }
 
@@ -53,7 +53,8 @@ struct LayoutCandidate {
     compares: bool,
     /// Part that is saved in this phase.
     gain: f64,
-    /// Seconds of the present layout's energy, or whatever the objective names, that are saved, less what the restart costs.
+    /// Saving in seconds of the present layout's energy, or of another figure that the objective names, less the cost of the
+    /// restart.
     worth: f64,
 }
 
@@ -186,7 +187,7 @@ impl SeekPlanner<'_> {
         Some(self.when_affordable(step, !fewer))
     }
 
-    /// Leaves a trial at once where its throughput is below the floor.
+    /// Leaves a trial at once if its throughput is below the floor.
     pub(super) fn leave_slow_trial(&self, phase: &JobPhase, base: super::StartingLayout) -> Option<SeekStep> {
         let settings = self.context.settings;
         let trial = self.seek.trial.as_ref().filter(|trial| super::layout_key(&trial.to) == self.operating_point.layout_key)?;
@@ -244,7 +245,7 @@ impl SeekPlanner<'_> {
         }
     }
 
-    /// Holds nothing back where the last hour is behind its floor.
+    /// Holds nothing back if the last hour is behind its floor.
     pub(super) fn make_up(&self) -> Option<SeekStep> {
         let ratio = self.seek.hour.ratio().filter(|_| !self.in_first_hour())?;
         let free = self.operating_point.setting >= self.knob.top;
@@ -260,7 +261,7 @@ impl SeekPlanner<'_> {
         let settings = self.context.settings;
         let phases = &self.seek.phases;
         let known = self.measured_score(phase, to, Some(floor)).filter(|known| known.feasible);
-        // A layout that is still being explored is only left for one that is known to be better.
+        // A layout that is still being explored is only left for one that was measured to be better.
         if known.is_none() && (!settled || self.was_tried(phase, to)) {
             return None;
         }
@@ -296,8 +297,8 @@ impl SeekPlanner<'_> {
         })
     }
 
-    /// Going to the starting layout to see what throughput it would have in this phase. Where that is not known, more is
-    /// demanded than perhaps need be, and energy is spent on it.
+    /// Going to the starting layout to see what throughput it would have in this phase. If that is not known, more is demanded
+    /// than perhaps need be, and energy is spent on it.
     fn comparison(&self, base: LayoutKey, phase: &JobPhase, floor: f64, score: f64) -> Option<LayoutCandidate> {
         let settings = self.context.settings;
         let phases = &self.seek.phases;
@@ -439,7 +440,7 @@ mod tests {
         desk.seek.phases = serde_json::from_value(phases).unwrap();
     }
 
-    /// What it is worth to go to a layout from here, where a sample takes 12 J.
+    /// Returns the worth of changing to a layout from here, where a sample takes 12 J.
     fn candidate(desk: &SeekFixture, to: LayoutKey, settled: bool) -> Option<LayoutCandidate> {
         desk.view(|view| view.candidate(to, view.seek.phases.present().unwrap(), 93.0, 12.0, settled))
     }
@@ -478,7 +479,7 @@ mod tests {
         for factor in [0.15_f64.exp(), (-0.15_f64).exp()] {
             assert!(near(alike(&[drawing(1_200.0 * factor)]), (-1.0_f64).exp()));
         }
-        // The most that it draws counts, and not what it draws under a cap.
+        // Its greatest power counts, and not that under a cap.
         assert!(near(alike(&[drawing(600.0), (OTHER, FREE, 1_200.0, 60.0, 3), (THIRD, 399.0, 2_000.0, 60.0, 3)]), 1.0));
         assert!(near(alike(&[(HERE, 300.0, 600.0, 50.0, 3)]), 1.0), "nothing is known of it");
     }
@@ -493,10 +494,10 @@ mod tests {
         };
         let (score, setting, feasible) = known(HERE, Some(95.0)).unwrap();
         assert!(near(score, 990.0 / 95.0) && setting == 330.0 && feasible, "{score} {setting}");
-        // 5 % too slow even without a cap: 1.05² of what that takes.
+        // 5 % too slow even without a cap: 1.05² of its energy.
         let (score, setting, feasible) = known(HERE, Some(105.0)).unwrap();
         assert!(near(score, 12.0 * 1.05_f64.powi(2)) && setting == FREE && !feasible, "{score} {setting}");
-        // Where no throughput is demanded, 93 % of the starting layout's is.
+        // Without a required throughput, 93 % of the starting layout's is required.
         assert_eq!(known(HERE, None), known(HERE, Some(93.0)));
         assert_eq!((known(OTHER, Some(93.0)), known(THIRD, Some(93.0))), (None, None), "two windows are too few");
     }
@@ -510,7 +511,7 @@ mod tests {
         let (score, setting) = estimate(&[FREE_HERE]).unwrap();
         assert!(near(score, 12.0 * 0.95) && setting == FREE, "{score}");
         assert!(near(estimate(&[BOTH]).unwrap().0, 10.0 * 0.975));
-        // In a phase that draws as much it took half of what this one takes: that weighs twice as much as the chance.
+        // In a phase with the same power it took half of this one's time: that counts twice as much as the chance.
         let half = [(HERE, FREE, 1_200.0, 100.0, 8), (THIRD, FREE, 1_200.0, 200.0, 3)];
         let expected = 12.0 * ((0.5 * 0.95_f64.ln() + 0.5_f64.ln()) / 1.5).exp();
         assert!(near(estimate(&[FREE_HERE, &half]).unwrap().0, expected));
@@ -537,7 +538,7 @@ mod tests {
         let mut measured = desk(10_000.0, &[BOTH]);
         measured.bench.state.rollout_seconds = Some(500.0);
         assert!(near(candidate(&measured, OTHER, true).unwrap().worth, 10_000.0 / 6.0 - 560.0));
-        // While this one is still being explored, only one that is known to be better is gone to.
+        // While this one is still being explored, only a measured better one is chosen.
         assert!(candidate(&desk(10_000.0, &[BOTH]), OTHER, false).is_some());
         assert!(candidate(&desk(10_000.0, &[BOTH]), THIRD, false).is_none());
         // One that was tried and is too slow is no choice, and one that gains less than 2 % is not worth a word.
@@ -558,7 +559,7 @@ mod tests {
         // 1,000 s as this phase lasted before, and then 9,000 s of a quarter of a sixth saved and three quarters of a fifth lost.
         let saved = 1_000.0 / 6.0 + 9_000.0 * (0.25 / 6.0 - 0.75 * 0.2);
         assert!(near(found.gain, 1.0 / 6.0) && near(found.worth, saved - 180.0), "{found:?}, not {saved}");
-        // Of a phase in which it was not measured nothing is known.
+        // A layout that was not measured in a phase has no figures there.
         desk.seek.phases = phases(0, &[BOTH, &elsewhere[..1]]);
         lasted(&mut desk, &[1_000.0, 3_000.0]);
         let found = candidate(&desk, OTHER, true).unwrap();
@@ -577,7 +578,7 @@ mod tests {
     const PRESENT: &[SettingFigures] =
         &[(OTHER, FREE, 1_200.0, 120.0, 8), (OTHER, 330.0, 990.0, 114.0, 8), (OTHER, 270.0, 810.0, 108.0, 8)];
 
-    /// What it is worth to see what the starting layout would do, where 110 samples/s are demanded and a sample takes 10 J.
+    /// Returns the worth of comparing with the starting layout, where 110 samples/s are required and a sample takes 10 J.
     fn comparison(others: &[&[SettingFigures]]) -> Option<LayoutCandidate> {
         let all: Vec<_> = std::iter::once(PRESENT).chain(others.iter().copied()).collect();
         desk(10_000.0, &all).at(OTHER).view(|view| view.comparison(HERE, view.seek.phases.present().unwrap(), 112.0, 9.0))
@@ -585,7 +586,7 @@ mod tests {
 
     #[test]
     fn the_starting_layout_is_gone_to_where_knowing_it_may_allow_more() {
-        // This one is a tenth ahead of it, where no phase shows it: 101.8 samples/s would be demanded instead of 112.
+        // This one is a tenth ahead of it, if no phase shows it: 101.8 samples/s would be demanded instead of 112.
         let found = comparison(&[]).unwrap();
         assert!(found.compares && !found.measured && found.to == HERE && found.setting == FREE, "{found:?}");
         let relaxed = |floor: f64| {
@@ -607,16 +608,16 @@ mod tests {
         let ahead = |rate| [(OTHER, FREE, 1_200.0, rate, 3), (HERE, FREE, 1_200.0, 100.0, 3)];
         let mean = |rate: f64| (1.1 * rate / 100.0).sqrt();
         assert!(near(comparison(&[&ahead(104.0)]).unwrap().gain, gain(mean(104.0))));
-        // Where it was behind, no more is demanded than was.
+        // If it was behind there, no more than its throughput is required.
         assert!(near(comparison(&[&ahead(60.0)]).unwrap().gain, gain(1.0)));
-        // What was measured need not be compared.
+        // A measured layout needs no comparison.
         let mut measured = desk(10_000.0, &[BOTH]).at(OTHER);
         assert!(measured.view(|view| view.comparison(HERE, view.seek.phases.present().unwrap(), 112.0, 10.0)).is_none());
         measured.seek.phases = phases(0, &[&[BOTH[1], (HERE, FREE, 1_200.0, 100.0, 7)]]);
         assert!(measured.view(|view| view.comparison(HERE, view.seek.phases.present().unwrap(), 112.0, 100.0)).is_some());
     }
 
-    /// Where to go from here, at 12 J/sample and with nothing better to turn to.
+    /// Returns the next layout, at 12 J/sample and without a better setting.
     fn other_layout(desk: &SeekFixture, feasible: bool, settled: bool) -> Option<(LayoutKey, f64, String)> {
         let knob = desk.knob();
         let phase = desk.seek.phases.present().unwrap();
@@ -664,7 +665,7 @@ mod tests {
 
     #[test]
     fn a_layout_that_was_not_tried_here_may_be_gone_to_for_what_it_saves_elsewhere() {
-        // Elsewhere it takes thrice what the best one here takes, which is barred, and a quarter of what this one does.
+        // Elsewhere it takes three times the energy of the best layout here, which is tabu, and a quarter of this layout's.
         let here = [(HERE, FREE, 1_200.0, 100.0, 8), (OTHER, FREE, 1_200.0, 200.0, 8)];
         let elsewhere = [(HERE, FREE, 1_200.0, 100.0, 8), (OTHER, FREE, 1_200.0, 1_200.0, 8), (THIRD, FREE, 1_200.0, 400.0, 8)];
         let mut desk = desk(100_000.0, &[&here, &elsewhere]);
@@ -731,7 +732,7 @@ mod tests {
         assert_eq!((goes(&restarts(3, None, 5)), goes(&restarts(4, None, 5))), (Some(OTHER), None));
         assert_eq!((goes(&restarts(1, Some(3), 5)), goes(&restarts(2, Some(3), 5))), (Some(OTHER), None), "the lesser of both");
         assert_eq!(goes(&restarts(0, Some(8), 1)), None);
-        // The way back is what was kept.
+        // The rollback goes to the kept layout.
         let mut back = restarts(4, None, 5);
         back.seek.trial =
             Some(SeekChange { id: "t".into(), from: layout(6, 100, 3), to: layout(6, 50, 3), generation: 1, hold_out: false });
@@ -743,7 +744,7 @@ mod tests {
 
     #[test]
     fn a_little_too_slow_a_layout_is_taken_at_the_price_of_more_speed_while_it_is_explored() {
-        // 12 J/sample at 95 % of what is demanded, and higher settings are to come.
+        // 12 J/sample at 95 % of the required throughput, with higher settings still to try.
         let step = |setting: f64, floor: f64, settled: bool| {
             let desk = desk(1e6, &[&[(HERE, 350.0, 1_200.0, 100.0, 8), (OTHER, FREE, 1_300.0, 130.0, 8)]]);
             let phase = desk.seek.phases.present().unwrap();

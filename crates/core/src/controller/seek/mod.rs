@@ -1,12 +1,12 @@
 //! `power-cap`, `frequency` and `hybrid`: they search the setting of least energy per sample instead of a table.
 //!
-//! Inner loop, without restarts: a knob (power cap or SM clock) is turned down in strides, each setting is measured over a
-//! few windows, and the best one with enough throughput is kept. Outer loop, `hybrid` only: other layouts are tried where
-//! what they are expected to save in the time that is left is worth their restarts.
+//! Inner loop, without restarts: a knob (power cap or SM clock) is turned down in strides, each setting is measured over a few
+//! windows, and the best one with enough throughput is kept. Outer loop, `hybrid` only: other layouts are tried if what they
+//! are expected to save in the time that is left is worth their restarts.
 //!
-//! A job's work changes while it runs, and with it every optimum. What was measured therefore belongs to a *phase*; a
-//! window that does not fit what is known about its setting begins another one, which is recognised where it was seen
-//! before. There the best setting is known and taken at once; in a new phase everything is learned anew.
+//! A job's work changes while it runs, and with it every optimum. What was measured therefore belongs to a *phase*; a window
+//! that does not fit what is known about its setting begins another one, which is recognised if it was seen before. There the
+//! best setting is known and taken at once; in a new phase everything is learned anew.
 //!
 //! ```text
 //! window ─▶ fits this phase? ─▶ add to the point of this setting ─▶ curve ─▶ not settled: next setting to measure
@@ -70,7 +70,7 @@ pub(super) struct SeekState {
     knob_barred: Option<TabuLayout>,
     /// Highest SM clock that was seen without a limit.
     highest_mhz: Option<f64>,
-    /// Work of the last hour against what the starting layout would have done; only `hybrid` keeps it.
+    /// Work of the last hour against that of the starting layout; only `hybrid` keeps it.
     #[serde(skip_serializing_if = "HourlyThroughput::is_empty")]
     hour: HourlyThroughput,
     /// Returns to the starting setting for a fresh baseline.
@@ -145,7 +145,7 @@ pub(super) fn decide(
     decision
 }
 
-/// Returns the learned curve of a workload's throughput against power, if one is in force and power is what is turned.
+/// Returns the learned curve of a workload's throughput against power, if one is in force and power is the knob.
 fn cap_curve<'a>(
     name: ControllerName,
     workload: &Workload,
@@ -428,7 +428,7 @@ impl SeekState {
         decision
     }
 
-    /// Takes in what the actuator reported.
+    /// Handles an actuator's report.
     fn on_actuation(
         &mut self,
         state: &mut ControllerState,
@@ -556,7 +556,7 @@ impl SeekState {
             let proposed = state.proposals.iter().map(|proposal| (&proposal.id, &proposal.from));
             decided.chain(proposed).any(|(known, _)| known == id)
         };
-        // A roll-back carries no decision, and restores what was before.
+        // A rollback carries no decision, and restores the layout before.
         let restored = || {
             let before = [&self.trial, &self.turn].into_iter().flatten().map(|change| &change.from);
             let proposed = state.proposals.iter().map(|proposal| &proposal.from);
@@ -598,8 +598,7 @@ impl SeekState {
         })
     }
 
-    /// Adds a window to the account of the last hour. Where it is not known what the starting layout would have done, nothing is
-    /// owed.
+    /// Adds a window to the account of the last hour. If the throughput of the starting layout is unknown, nothing is owed.
     fn add_to_hour(&mut self, window: &EfficiencyWindow, due_rate: Option<f64>) {
         let (start, end) = (window.window_start, window.window_end);
         let by_rate = window.samples_per_second.map(|rate| rate * end.seconds_since(start));
@@ -631,7 +630,7 @@ impl SeekState {
         MeasuredWindow::of_layout(window, workload, settings.coverage_min_ratio)
     }
 
-    /// Marks a decision that only waits with what it waits for.
+    /// Marks a decision that only waits, with the event that it waits for.
     fn under_way(&self, state: &ControllerState, draft: DecisionDraft) -> DecisionDraft {
         let change = self.trial.as_ref().or(self.turn.as_ref()).map(|change| &change.id);
         match change.or(state.proposals.last().map(|proposal| &proposal.id)) {
@@ -640,7 +639,7 @@ impl SeekState {
         }
     }
 
-    /// Returns the least throughput that is allowed where the starting layout has this much.
+    /// Returns the least throughput that is allowed if the starting layout has this much.
     #[allow(clippy::unused_self, reason = "reads as what it belongs to")]
     fn throughput_floor(&self, reference: f64, settings: &ControllerSettings) -> f64 {
         let relative = reference * (1.0 - settings.max_slowdown_ratio);
@@ -676,8 +675,8 @@ impl SeekState {
             .reduce(f64::max)
     }
 
-    /// Returns the J/sample of the starting layout with nothing held back, in a phase: what savings are reckoned against. Where
-    /// it was not measured in this phase, that of other layouts here, over what these took of it in phases where both were
+    /// Returns the J/sample of the starting layout with nothing held back, in a phase: what savings are reckoned against. If it
+    /// was not measured in this phase, that of other layouts here, over what these took of it in phases where both were
     /// measured.
     fn reference_energy(&self, phase: &JobPhase, base: LayoutKey, knob: &SeekKnob, settings: &ControllerSettings) -> Option<f64> {
         let free = |phase: &JobPhase, layout_key: LayoutKey| {

@@ -66,7 +66,7 @@ impl JobPhase {
         SettingCurve::fit(self.points.iter().filter(|p| p.layout_key == layout_key), knob)
     }
 
-    /// Returns the throughput of a layout with nothing held back, where it was measured over so many windows.
+    /// Returns the throughput of a layout with nothing held back, if it was measured over so many windows.
     pub fn free_rate(&self, layout_key: LayoutKey, knob: &SeekKnob, windows: u32) -> Option<f64> {
         let free = self.points.iter().find(|p| p.layout_key == layout_key && p.setting >= knob.top && p.windows >= windows);
         free.map(|p| p.samples_per_second)
@@ -101,8 +101,8 @@ impl JobPhase {
         self.points[index].add(observation.reading, observation.watts, observation.samples_per_second);
     }
 
-    /// Returns the distance of a window from this phase at an operating point: the largest logarithm of a ratio over
-    /// the tolerance of each figure. Above 1 it does not fit. `None`: nothing is known about this operating point.
+    /// Returns the distance of a window from this phase at an operating point: the largest logarithm of a ratio over the
+    /// tolerance of each figure. Above 1 it does not fit. `None` if this operating point was not measured.
     fn distance_to(
         &self,
         operating_point: OperatingPoint,
@@ -123,7 +123,7 @@ impl JobPhase {
         Some(self.misfit_of_intensity(observation, tolerance).map_or(worst, |intensity| intensity.max(worst)))
     }
 
-    /// Returns the same of memory activity alone, which does not depend on the layout. `None`: it is not known.
+    /// Returns the same of memory activity alone, which does not depend on the layout. `None` if it is unknown.
     fn misfit_of_intensity(&self, observation: &SeekObservation, tolerance: f64) -> Option<f64> {
         let (now, then) = observation.dram_seconds_per_sample.zip(self.dram_seconds_per_sample)?;
         // Activity and throughput are uneven both, and each in its own way.
@@ -389,7 +389,7 @@ mod tests {
         SeekObservation { samples_per_second, watts, reading: watts / 3.0, dram_seconds_per_sample }
     }
 
-    /// A phase of 100/s at 900 W without a cap, and of 90/s at 720 W at 240 W a GPU, over so many windows each.
+    /// Returns a phase of 100/s at 900 W without a cap, and of 90/s at 720 W at 240 W a GPU, over so many windows each.
     fn phase(windows: u32) -> JobPhase {
         let mut phase = JobPhase::default();
         for _ in 0..windows {
@@ -484,7 +484,7 @@ mod tests {
             assert!(near(found, apart / (1.4 * TOLERANCE)), "{rate}/s, {watts} W: {found}");
         }
         assert_eq!(misfit(&known, 400.0, seen(0.0, 900.0, None)), f64::INFINITY);
-        // Memory activity may differ by a quarter more, and counts where it is the largest.
+        // Memory activity may differ by a quarter more, and counts if it is the largest.
         let found = misfit(&known, 400.0, seen(105.0, 900.0, Some(0.003 * 1.1)));
         assert!(near(found, 1.1_f64.ln() / (1.25 * TOLERANCE)), "{found}");
         let found = misfit(&known, 400.0, seen(110.0, 900.0, Some(0.003 / 1.05)));

@@ -102,7 +102,7 @@ impl Plant {
         window
     }
 
-    /// One window; what it leads to takes effect within the next one.
+    /// Adds one window, and applies its decision within the next one. Returns the decision.
     fn step(&mut self) -> Decision {
         let mut changed = false;
         if let Some(decision) = self.pending.take() {
@@ -133,7 +133,7 @@ impl Plant {
         }
     }
 
-    /// Energy per sample against the starting layout without a cap, and throughput likewise.
+    /// Returns energy per sample against the starting layout without a cap, and throughput likewise.
     fn against_free(&self) -> (f64, f64) {
         let (watts, rate) = self.figures();
         let free = 3.0 * self.work.free_watts / self.work.free_rate;
@@ -567,7 +567,7 @@ proptest! {
     }
 }
 
-/// What the optimizer would publish after having seen the plant at many caps.
+/// Returns the models that the optimizer would publish after seeing the plant at many caps.
 fn curve(work: Work, scale: f64, change: impl FnOnce(&mut Model)) -> ModelRegistry {
     let points: Vec<CapPoint> = (0..30)
         .map(|n| 200.0 + 6.0 * f64::from(n))
@@ -633,7 +633,7 @@ fn a_curve_that_is_not_of_this_work_changes_nothing() {
     }
 }
 
-/// Everything that is decided about this work, one after another.
+/// Returns everything that is decided about this work, one after another.
 fn transcript_of(name: &str, mut plant: Plant, works: &[(Work, usize)]) -> String {
     let mut transcript = DecisionTranscript::new(name);
     for (work, windows) in works {

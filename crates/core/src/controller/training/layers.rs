@@ -25,9 +25,9 @@ const REPORTS: u32 = 3;
 const CHECKPOINTS: f64 = 5.0;
 /// Evaluations after frozen blocks train again in which a small rise takes no more freezes back: loss needs time to come down.
 const RECOVERY_EVALUATIONS: u32 = 3;
-/// A freeze is kept if it saves this part of what was expected.
+/// A freeze is kept if it saves this part of the expected saving.
 const ARRIVES: f64 = 0.5;
-/// Frozen blocks train again where the learning rate rises or falls to these parts of what it was.
+/// Frozen blocks train again if the learning rate rises or falls to these parts of its former value.
 const RISES: f64 = 2.0;
 const FALLS: f64 = 0.1;
 /// Loss follows another curve after a learning rate that changes by this factor from one report to the next.
@@ -90,7 +90,7 @@ pub(super) struct LayerUnfreeze {
 }
 
 impl LayerFreezing {
-    /// Returns a layout without any of the standing freezes; `None`: nothing is frozen by us.
+    /// Returns a layout without any of the standing freezes; `None` if EADT has frozen nothing.
     pub fn without_freezes(&self, layout: &Layout) -> Option<Layout> {
         let first = self.freezes.first()?;
         Some(Layout { frozen_prefix_layers: first.from, ..layout.clone() })
@@ -166,7 +166,7 @@ impl LayerFreezing {
         if count == 0
             && let Some(since) = self.freezes.first().and_then(|first| first.after_steps)
         {
-            // The next trend is of a job in which all blocks train: what was evaluated while some were frozen is none of it.
+            // The next trend is of a job in which all blocks train: evaluations while some were frozen are not used.
             self.evaluations.retain(|(steps, _)| *steps <= since);
             self.excluded_steps = self.evaluated_steps;
         }
@@ -378,7 +378,7 @@ impl LayerFreezing {
         ))
     }
 
-    /// Returns the curve that the guard compares with, or why there is none: without a guard nothing is frozen.
+    /// Returns the curve that the guard compares with, or the reason why there is none: without a guard nothing is frozen.
     fn trend_to_guard(&self, settings: &ControllerSettings) -> Result<LossTrend, String> {
         if let Some(trend) = self.guard.trend().filter(|_| !self.freezes.is_empty()) {
             return Ok(trend);
@@ -462,7 +462,7 @@ fn cost_range(control: &FewerStepsCost) -> String {
     format!("{:.2} % ({:.2} to {:.2})", 100.0 * control.ratio, 100.0 * control.lowest, 100.0 * control.highest)
 }
 
-/// Notes what it costs to train fewer steps instead.
+/// Records the cost of training fewer steps instead.
 fn note_control(draft: &mut DecisionDraft, control: &FewerStepsCost) {
     draft.add_evidence("control_fewer_steps", Some(control.steps));
     draft.add_evidence("control_validation_loss_ratio", Some(control.ratio));

@@ -39,7 +39,7 @@ pub(super) struct LossRise {
 }
 
 impl LossRise {
-    /// Returns whether the rise is above a limit by more than what is uncertain.
+    /// Returns whether the rise exceeds a limit by more than its uncertainty.
     pub fn exceeds(&self, limit_ratio: f64) -> bool {
         self.certain_ratio() > limit_ratio
     }

@@ -72,7 +72,7 @@ struct JobChange {
     from: Layout,
     to: Layout,
     expires: EventTime,
-    /// The figures to beat; `None`: the change takes something back, and needs no justification.
+    /// The figures to beat; `None` if the change reverts an earlier one, and needs no justification.
     baseline: Option<TrialBaseline>,
     /// Number of freezes after the change.
     freezes: usize,
@@ -112,7 +112,7 @@ struct PendingRevert {
 }
 
 impl PendingRevert {
-    /// Returns whether a layout has what is to be gone back to.
+    /// Returns whether a layout has the settings to be restored.
     fn is_done(&self, layout: &Layout) -> bool {
         let precision = layout.precision == self.to.precision;
         match self.knob {
@@ -198,7 +198,7 @@ impl JobKnobState {
         self.own_generation == Some(generation)
     }
 
-    /// Takes in what is known about the past, guards and judges.
+    /// Handles a window: its history, guards and verdicts.
     pub fn update_from_window(
         &mut self,
         window: &EfficiencyWindow,
@@ -351,7 +351,7 @@ impl JobKnobState {
     fn observe(&mut self, context: &ControllerContext<'_>, settings: &ControllerSettings) {
         let Some(report) = context.training else { return };
         if self.since != report.since {
-            // Another job: what was learned was about the former one, and it begins with nothing frozen.
+            // Another job: the learned figures were of the former one, and nothing is frozen at its start.
             self.since = report.since;
             let unfrozen = context.workload.and_then(|workload| self.layers.without_freezes(&workload.layout));
             self.pending_revert = unfrozen.map(|to| PendingRevert {
@@ -370,7 +370,7 @@ impl JobKnobState {
         self.precision.observe(report, self.layers.is_warming_up());
     }
 
-    /// Takes in what the actuator reported.
+    /// Handles an actuator's report.
     fn on_actuation(
         &mut self,
         workload: &Workload,
@@ -432,7 +432,7 @@ impl JobKnobState {
         self.own_generation = Some(actuation.generation);
         let generation = actuation.generation;
         if change.baseline.is_none() {
-            // Taken back is what the job has taken up.
+            // Only settings that the job has applied are reverted.
             if let Some(pending) = &mut self.pending_revert {
                 pending.requested = Some((change, generation));
             }
@@ -462,7 +462,8 @@ impl JobKnobState {
         ChangeNote { reason, concerns: change.id.clone(), validation: ChangeValidation::Failed, hold_until: Some(until) }
     }
 
-    /// Notes what the job has taken back by now, or will not, by what is in force: outcomes may be overtaken by newer ones.
+    /// Completes reverts that the job has made by now, or will not make, as the layout in force shows. Outcomes may be
+    /// overtaken by newer ones.
     fn finish_revert(&mut self, workload: &Workload, now: EventTime, settings: &ControllerSettings) {
         let Some(pending) = &mut self.pending_revert else { return };
         if workload.ready_time.is_some() && pending.is_done(&workload.layout) {
@@ -508,7 +509,7 @@ impl JobKnobState {
             let ids = [proposed.map(|p| &p.id), tried.map(|t| &t.id), self.last_id.as_ref()];
             ids.into_iter().flatten().any(|known| known == id)
         } else {
-            // A roll-back carries no decision, and restores what was before.
+            // A rollback carries no decision, and restores the layout before.
             let reverted = self.pending_revert.as_ref().and_then(|pending| pending.requested.as_ref()).map(|(change, _)| change);
             let before = [proposed, tried, reverted].map(|change| change.map(|change| &change.from));
             let before = before.into_iter().chain([self.restoring.as_ref()]);
@@ -661,7 +662,7 @@ impl JobKnob {
     }
 }
 
-/// Windows that a change is judged by, and compared with.
+/// Returns windows that a change is judged by, and compared with.
 fn windows_needed(knob: JobKnob, to: &Layout, settings: &ControllerSettings) -> usize {
     let is_test = knob == JobKnob::Precision && to.precision == Some(Precision::Fp16);
     (if is_test { settings.precision_trial_windows } else { settings.validation_windows }) as usize

@@ -1,6 +1,6 @@
 //! Precision: recommends one to start with; changes it in a running job for stability, or by measurement.
 //!
-//! FP16 and BF16 have the same tensor throughput, and nobody has published that one takes less energy than the other. FP32
+//! FP16 and BF16 have the same tensor throughput, and no publication shows that one takes less energy than the other. FP32
 //! to 16 bit and FP8 do save; frameworks fix them at the start.
 
 use std::collections::VecDeque;

@@ -75,7 +75,7 @@ impl Job {
         }
     }
 
-    /// The next window, and what is decided about it.
+    /// Adds the next window. Returns its decision.
     fn step(&mut self) -> Decision {
         self.steps += STEPS_A_WINDOW;
         self.windows += 1;
@@ -109,7 +109,7 @@ impl Job {
         self.bench.decide(&window)
     }
 
-    /// Windows until something is to be changed; at most `windows`.
+    /// Adds at most `windows` windows until a decision changes something. Returns that decision.
     fn change(&mut self, windows: usize) -> Option<Decision> {
         (0..windows).map(|_| self.step()).find(|decision| decision.action != ControllerAction::Maintain)
     }
@@ -142,7 +142,7 @@ impl Job {
         change
     }
 
-    /// Windows until a change was judged.
+    /// Adds windows until a change is assessed. Returns the decision.
     fn verdict(&mut self) -> Decision {
         for _ in 0..10 {
             let decision = self.step();

@@ -88,7 +88,7 @@ pub(super) struct LossTrend {
     pub scatter_ratio: f64,
 }
 
-/// What training fewer steps costs, as parts of the validation loss.
+/// Cost of training fewer steps, as parts of the validation loss.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct FewerStepsCost {
     pub steps: f64,
@@ -387,7 +387,7 @@ mod tests {
                 }
                 let found = trend.cost_of_fewer_steps(4_000.0, 600.0);
                 let right = curve.at(3_400.0) / curve.at(4_000.0) - 1.0;
-                // What costs a hundredth of a percent is no figure to rely on.
+                // A cost of a hundredth of a percent is no reliable figure.
                 control = control.max((found.ratio - right).abs() / right.max(1e-4));
             }
         }

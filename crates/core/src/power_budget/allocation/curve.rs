@@ -121,7 +121,7 @@ mod tests {
     fn throughput_goes_straight_from_nothing_through_the_points_and_on_as_it_rose_last() {
         let measured = [(100.0, 10.0), (200.0, 18.0), (300.0, 22.0)];
         assert_knots(&measured, 50.0, 350.0, &[(50.0, 5.0), (100.0, 10.0), (200.0, 18.0), (300.0, 22.0), (350.0, 24.0)]);
-        // Of points beyond what may be only the line to them is left.
+        // Points outside of the range are cut, and only the line to them is left.
         assert_knots(&measured, 150.0, 250.0, &[(150.0, 14.0), (200.0, 18.0), (250.0, 20.0)]);
         assert_knots(&measured, 220.0, 280.0, &[(220.0, 18.8), (280.0, 21.2)]);
         assert_knots(&measured, 100.0, 300.0, &measured);

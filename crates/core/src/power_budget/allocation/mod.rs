@@ -328,8 +328,8 @@ fn total_exposed_watts(ranges: &[CapRange]) -> f64 {
 
 /// Allocates the budget at the end of a window. `consumers` are all workloads whose power counts, in the order of their names.
 ///
-/// If a cap is not known, no workload gets more, because the remaining watts are unknown; those whose caps are known still give
-/// up what is above the budget. `unknown`: the reason why the cap of a workload outside of `consumers` is not known.
+/// If a cap is unknown, no workload gets more, because the remaining watts are unknown; those with known caps still give up the
+/// watts above the budget. `unknown`: the reason why the cap of a workload outside of `consumers` is unknown.
 pub fn allocate(
     state: &mut BudgetState,
     time: EventTime,
@@ -357,7 +357,8 @@ pub fn allocate(
     let expires = time.plus_seconds(settings.decision_expiry_seconds);
     let apart = |a: f64, b: f64| (a - b).abs() >= (settings.cap_change_min_ratio * b).max(1.0) || (over && (a - b).abs() >= 1.0);
     let mut decisions = Vec::new();
-    // Reductions first; what they free counts once it is in force. With an unknown cap nobody would get it.
+    // Reductions first; what they free counts once it is in force. If a cap is unknown, freed watts are not given to any
+    // workload.
     if unknown.is_none() || over {
         for (i, range) in ranges.iter().enumerate() {
             if shared.caps[i] < range.in_force && apart(shared.caps[i], range.in_force) {
@@ -451,7 +452,7 @@ fn draft(workload: &Workload, time: EventTime, settings: &BudgetSettings, reason
     }
 }
 
-/// Returns the time of the decision of this id, where it is of this controller.
+/// Returns the time of the decision of this id, if it is of this controller.
 pub(crate) fn decided_at(workload: &str, id: &str) -> Option<EventTime> {
     id.strip_prefix(workload)?.strip_prefix('@')?.strip_suffix(CONTROLLER)?.strip_suffix('/')?.parse().ok()
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::PowerPoint;
 
-/// Age in seconds beyond which a measurement is no evidence of what the job does now.
+/// Age in seconds beyond which a measurement is no evidence of the job's present behaviour.
 const SEEN_SECONDS: f64 = 3.0 * 3600.0;
 /// Means forget what lies further back than this many windows.
 const SEEN_WINDOWS: u32 = 10;

@@ -80,7 +80,7 @@ fn watts_go_where_a_joule_does_most_work() {
     let [flat, steep] = site.caps()[..] else { unreachable!() };
     assert!(steep > flat + 150.0, "{flat} W and {steep} W");
     assert!(site.watts() <= 1_000.0 && site.watts() > 980.0, "{}", site.watts());
-    // With power enough each gets what it wants, which is less than all there is.
+    // With enough power each gets its wanted watts, which are less than the budget.
     let mut rich = Site::new(10_000.0, jobs(), vec![law(0.1), law(0.8)]);
     for decision in rich.look(0).decisions {
         assert!(rich.apply(&decision, 0));
@@ -138,7 +138,7 @@ fn what_nobody_can_know_or_turn_is_respected() {
     let unknown = Workload { gpu_power_limit_watts: None, ..workload("a", 1, None) };
     let outcome = Site::new(500.0, vec![unknown], vec![vec![]]).look(0);
     assert!(outcome.decisions.is_empty() && outcome.exposed_watts.is_none() && outcome.reason.contains("n/a"), "{outcome:?}");
-    // What must not be turned counts: by its cap where that is held, by the board's limit where it is given back.
+    // A workload whose cap must not change counts: by its cap if that is kept, by the board's limit if it is restored.
     let beside = |other: Workload, budget: f64| {
         let outcome = Site::new(budget, vec![other, workload("b", 1, None)], vec![vec![], law(0.5)]).look(0);
         assert!(outcome.decisions.iter().all(|decision| decision.workload == "n/b"), "{outcome:?}");
@@ -196,8 +196,8 @@ fn a_raise_waits_until_the_reduction_that_pays_for_it_is_in_force() {
 proptest! {
     #![proptest_config(cases(150))]
 
-    /// Whatever is applied, late or never and in whatever order, and however the curves, the bounds and the workloads' number
-    /// change: caps in force never sum to more than the budget, once they did not.
+    /// Checks that caps in force never sum to more than the budget once they are within it, for any order of applied, late or
+    /// lost changes, and for any change of the curves, the bounds and the number of workloads.
     #[test]
     fn the_budget_is_never_exceeded(
         gpus in prop::collection::vec(1_u32..9, 1..6),
@@ -313,7 +313,7 @@ fn a_grant_counts_until_it_is_refused_overtaken_or_expired() {
     assert_eq!(watts(&state), Some(vec![300.0]));
     state.on_applied("n/a", at(3.0));
     assert_eq!((watts(&state), state.highest_watts("n/a")), (None, 0.0));
-    // Whoever applied it at the last moment has shown so after another minute.
+    // A member that applied it at the last moment has shown so after another minute.
     let mut state = granted();
     state.expire(at(361.0), 60.0);
     assert_eq!(watts(&state), Some(vec![200.0, 300.0]));
