@@ -9,7 +9,7 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 
 const GROUPS: u64 = 500;
 
-/// A made-up board with 1.5 % noise.
+/// Returns a made-up board with 1.5 % noise.
 fn group(seed: u64) -> Vec<SettingMeasurement> {
     let mut random = Pcg64Mcg::seed_from_u64(seed);
     let mut even = || (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;

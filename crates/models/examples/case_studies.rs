@@ -1,6 +1,6 @@
-//! The case studies A to D of the *energy models* document, computed: what each claim implies, and which one cannot be.
+//! Computes the case studies A to D of the *energy models* document: what each claim implies, and which one is impossible.
 //!
-//! The figures are the document's own claims; nobody here has measured them. `cargo run -p eadt-models --example case_studies`
+//! The figures are the document's own claims; they were not measured here. `cargo run -p eadt-models --example case_studies`
 
 use eadt_models::energy::{IntegrationRule, PowerSample, PowerSeries};
 use eadt_models::fit::{CapCurve, CapPoint};

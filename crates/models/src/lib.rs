@@ -5,8 +5,8 @@
 //! - [`choose`]: operating points in, a choice under a limit on the slowdown out: measured, or fitted and bounded.
 //! - [`published`]: how fitted models travel as events.
 //!
-//! In: numbers that somebody measured (or simulated). Out: numbers, with what they rest on. Nothing here reads a clock, a file or
-//! the network; chance comes from a seed, so that the same input gives the same bytes. If the data do not suffice, it gives no
+//! In: measured or simulated numbers. Out: numbers, with the data they are based on. Nothing here reads a clock, a file or the
+//! network; chance comes from a seed, so that the same input gives the same bytes. If the data do not suffice, it gives no
 //! answer: that is a [`choose::ChoiceRefusal`], a verdict, or `None`.
 
 pub mod choose;

@@ -1,7 +1,7 @@
-//! The form in which fitted models travel in `models.v1`: names and parameters, the same for who writes and who reads.
+//! Form of fitted models in `models.v1`: names and parameters, the same for writers and readers.
 //!
 //! A form has a version in its `format`. A document of another version, for another board or with impossible figures is
-//! refused with the reason: a model that is not understood is not used.
+//! refused with the reason: an unknown model is not used.
 
 use serde::{Deserialize, Serialize};
 
@@ -100,7 +100,7 @@ pub fn activity(sm_active_ratio: f64, dram_active_ratio: f64, clock_mhz: f64, cl
     }
 }
 
-/// Power of a board against what it does.
+/// Power of a board against its activity.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PowerDocument {
     format: String,

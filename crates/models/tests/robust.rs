@@ -38,8 +38,8 @@ fn truth(model: BoardModel, profile: WorkloadProfile) -> Vec<(f64, f64, f64)> {
         .collect()
 }
 
-/// Three runs a clock: 1.5 % noise in time, 1.2 % in power, 1 % common to a run, 2 % outliers, and a cold first run at the
-/// highest clock.
+/// Returns three runs a clock: 1.5 % noise in time, 1.2 % in power, 1 % common to a run, 2 % outliers, and a cold first
+/// run at the highest clock.
 fn measure(truth: &[(f64, f64, f64)], noise: &mut Noise) -> Vec<SettingMeasurement> {
     let mut all = Vec::new();
     for run in 0..3 {
@@ -66,7 +66,7 @@ fn measure(truth: &[(f64, f64, f64)], noise: &mut Noise) -> Vec<SettingMeasureme
     all
 }
 
-/// The five workloads of the frequency plan with their limits, as single stream and in batches (simulated).
+/// Returns the five workloads of the frequency plan with their limits, as single stream and in batches (simulated).
 fn workloads() -> Vec<(&'static str, WorkloadProfile, f64, f64)> {
     let profile = |host_ratio, dram_ratio: f64, sm_coverage_ratio, energy_intensity| WorkloadProfile {
         samples_per_second: 10.0,
@@ -230,7 +230,7 @@ fn what_is_undecided_is_refused() {
 proptest! {
     #![proptest_config(cases(64))]
 
-    /// Whatever was measured: the limit is kept in the measurements themselves, by either method.
+    /// Checks that the limit is kept in the measurements themselves, by either method, for any measurements.
     #[test]
     fn no_choice_breaks_its_limit(
         times in prop::collection::vec((0.5..3.0, 20.0..400.0), 5..25),

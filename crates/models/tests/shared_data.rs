@@ -1,5 +1,5 @@
-//! Measurements by others against figures that were computed independently (their READMEs). Skipped, with a message,
-//! where they are absent.
+//! Measurements by others against figures that were computed independently (their READMEs). Skipped, with a message, if
+//! they are absent.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -65,7 +65,7 @@ fn clocks(rows: &[&Row], setting: &str, seconds: &str) -> Vec<SettingMeasurement
         .collect()
 }
 
-/// What robust promises must hold in the very measurements that it was made from.
+/// Returns what robust promises must hold in the very measurements that it was made from.
 fn robust_keeps_its_limit(knob: TuningKnob, points: &[SettingMeasurement], max: f64, what: &str) -> Option<SettingChoice> {
     match choose(knob, points, &limits(max), ChoiceMethod::Robust(RobustSettings::default())) {
         Ok(choices) => {
@@ -350,7 +350,7 @@ fn sweep(path: &Path) -> (Vec<SettingMeasurement>, Vec<CapPoint>) {
 #[test]
 fn zeus_power_limit_sweeps() {
     let Some(folder) = shared_data("zeus-powerlimit-profiles") else { return };
-    // Least energy, at most 10 % slower, EDP: settings; then savings and slowdown in percent where stated.
+    // Least energy, at most 10 % slower, EDP: settings; then savings and slowdown in percent if stated.
     let nan = f64::NAN;
     for (file, settings, least, within) in [
         ("V100+bert-base-uncased+gpu0", [125.0, 200.0, 150.0], (20.51, 45.16), (10.09, nan)),

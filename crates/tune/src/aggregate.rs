@@ -132,7 +132,7 @@ pub struct RunProfile {
     pub active_power_watts: f64,
     /// Hardware counter over integral, of the whole file; `None` without a counter.
     pub counter_ratio: Option<f64>,
-    /// Start, where the file has times of its own.
+    /// Start, if the file has times of its own.
     pub start: Option<EventTime>,
     /// Parts of the file that are in no figure: rows that were refused, or an energy counter that was left out.
     pub refused: Option<String>,
@@ -340,7 +340,7 @@ pub struct OperatingPoints {
 }
 
 /// Puts runs of the same columns, `run` apart, together. Of each group (setting apart, too), the run that started first is its
-/// cold one, where files have times. Where several started first, as on boards that worked in parallel, none is.
+/// cold one, if files have times. If several started first, as on boards that worked in parallel, none is.
 pub fn points(mut profiles: Vec<RunProfile>, knob: &str) -> OperatingPoints {
     profiles.sort_by(|a, b| a.columns.cmp(&b.columns).then(a.file.cmp(&b.file)));
     let without = |key: &GroupKey, fields: &[&str]| -> GroupKey {

@@ -12,7 +12,7 @@ use crate::{TuningGroup, TuningResult, points};
 pub enum ExportFormat {
     /// `EnergyPolicy` objects, one a group (YAML).
     EnergyPolicy,
-    /// A table for whoever sets the devices of a node (TOML).
+    /// A table for the administrator of a node's devices (TOML).
     NodeAgent,
     /// The chosen settings alone.
     Json,
@@ -24,7 +24,7 @@ pub struct PolicyTarget {
     pub namespace: String,
     pub api_version: String,
     pub kind: String,
-    /// `None`: each group's `workload`.
+    /// `None` to use each group's `workload`.
     pub name: Option<String>,
 }
 

@@ -46,7 +46,7 @@ impl FromStr for FieldMap {
     }
 }
 
-/// Opens a table whose header has names that `maps`, `by` or `fields` ask for.
+/// Opens a table whose header has the columns that `maps`, `by` or `fields` name.
 pub(crate) fn open<'a>(
     file: &str,
     reader: impl Read + 'a,

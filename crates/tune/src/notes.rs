@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use eadt_models::choose::{SettingMeasurement, TuningKnob, TuningKnobs, find_glitches};
+use eadt_models::choose::{Glitch, SettingMeasurement, TuningKnob, TuningKnobs, find_glitches};
 use eadt_recordings::shell_quote;
 use eadt_schemas::counts::counted_as;
 use eadt_schemas::figures::format_signed_percent;
@@ -17,6 +17,8 @@ use crate::points::{GroupKey, MixedColumn, PointGroup};
 pub enum NoteKind {
     /// Rows that the settings beside them contradict; they are left out of every choice.
     Glitch,
+    /// The only run of a setting, on which a choice would have rested, contradicts the settings beside it.
+    SingleRun,
     /// Time or power does not follow the knob.
     Irregular,
     /// The board drew more than its cap.
@@ -123,12 +125,28 @@ fn glitches(group: &PointGroup, knobs: TuningKnobs) -> Vec<(NoteKind, Vec<u64>, 
                     follow the knob; measure them again, or group by what else differs (--by)";
         return vec![(NoteKind::Irregular, Vec::new(), text.to_owned())];
     }
-    let note = |glitch: &eadt_models::choose::Glitch| {
+    let note = |glitch: &Glitch| {
         let setting = knobs.words(glitch.setting, glitch.second_setting);
         let text = format!("line {}: {setting}: {}; left out of every choice", glitch.row, glitch.words());
         (NoteKind::Glitch, vec![glitch.row], text)
     };
     checked.glitches.iter().map(note).collect()
+}
+
+/// Returns the notes on the single runs that a group's choices would have rested on.
+pub(crate) fn single_runs(key: &GroupKey, glitches: &[Glitch], knobs: TuningKnobs) -> Vec<TableNote> {
+    let note = |glitch: &Glitch| TableNote {
+        kind: NoteKind::SingleRun,
+        groups: vec![key.clone()],
+        rows: vec![glitch.row],
+        text: format!(
+            "line {}: {} would be chosen, but {}, and no other run confirms it; left out of every choice: measure it again",
+            glitch.row,
+            knobs.words(glitch.setting, glitch.second_setting),
+            glitch.words()
+        ),
+    };
+    glitches.iter().filter(|glitch| glitch.is_single_run).map(note).collect()
 }
 
 /// Returns the cap of a row, if a knob is one.

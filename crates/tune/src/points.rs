@@ -1,4 +1,4 @@
-//! Tables of operating points: a setting, what it took in time, and in energy.
+//! Reads tables of operating points: a setting with its time and its energy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -24,7 +24,7 @@ pub struct PointGroup {
     pub boards: usize,
     /// Line, and power × time over energy, of each row with both.
     pub power_ratios: Vec<(u64, f64)>,
-    /// Energy is what is read; else power × time.
+    /// Energy is read; otherwise it is power × time.
     pub energy_is_used: bool,
     /// A row is marked as simulated in the column `origin`.
     pub is_simulated: bool,
@@ -410,7 +410,7 @@ impl RowReader<'_, '_> {
         Ok(sum)
     }
 
-    /// Returns the measurement, and power × time over energy where both are known.
+    /// Returns the measurement, and power × time over energy if both are known.
     fn measurement(
         &mut self,
         plan: &PointColumns,

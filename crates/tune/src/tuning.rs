@@ -13,21 +13,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::epochs::TrainingRuns;
 use crate::map::FieldMap;
-use crate::notes::{TableNote, notes};
+use crate::notes::{TableNote, notes, single_runs};
 use crate::points::{GroupKey, PointGroup};
 
 /// Options for reading and tuning a table.
 #[derive(Debug, Clone)]
 pub struct TuningRequest {
     pub maps: Vec<FieldMap>,
-    /// Mark between a number's whole part and its fraction; `None`: as the numbers show.
+    /// Mark between a number's whole part and its fraction; `None` if the numbers decide it.
     pub decimal: Option<DecimalMark>,
     /// Columns whose values make a group.
     pub by: Vec<String>,
     pub knobs: TuningKnobs,
-    /// Setting of the second knob that the reference has; `None`: the highest.
+    /// Setting of the second knob that the reference has; `None` for the highest.
     pub reference_second_setting: Option<f64>,
-    /// Limit for groups that the preset does not name; `None`: these are skipped.
+    /// Limit for groups that the preset does not name; `None` if these are skipped.
     pub max_slowdown_ratio: Option<f64>,
     pub min_ratio: Option<f64>,
     pub preset: Option<LimitPreset>,
@@ -146,7 +146,10 @@ pub fn tune_counted(
     };
     for (key, group) in groups {
         match tune_group(key, group, request) {
-            Ok(group) => tuning.groups.push(group),
+            Ok(group) => {
+                tuning.notes.extend(single_runs(key, &group.choices.glitches, request.knobs));
+                tuning.groups.push(group);
+            }
             Err(reason) => tuning.skipped.push(SkippedGroup { by: key.clone(), reason }),
         }
         on_group();

@@ -29,7 +29,7 @@ fn names_show_what_was_run() {
     }
 }
 
-/// A run with idle time around it: `seconds` of work at 300 W, a row every 100 ms.
+/// Returns a run with idle time around it: `seconds` of work at 300 W, a row every 100 ms.
 fn series(start: u32, seconds: u32) -> String {
     let mut text = String::from("time,watts,util\n");
     for row in 0..(seconds + 4) * 10 {

@@ -110,7 +110,7 @@ fn what_cannot_be_exported_gives_the_reason() {
     }
 }
 
-/// A result of one group, of this workload.
+/// Returns a result of one group, of this workload.
 fn named(workload: &str) -> TuningResult {
     let mut result = tuning(0.2);
     result.groups.truncate(1);

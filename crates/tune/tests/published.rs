@@ -1,4 +1,4 @@
-//! Published sweeps: no figure claims more than their own rows show. Skipped, with a message, where they are absent.
+//! Published sweeps: no figure claims more than their own rows show. Skipped, with a message, if they are absent.
 
 use eadt_models::choose::{ChoiceMethod, ChoiceObjective, RobustSettings, SettingChoice, TuningKnob};
 use eadt_testing::shared_data;

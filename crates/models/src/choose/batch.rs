@@ -18,7 +18,7 @@ pub struct BatchPoint {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EpochsToTarget {
     pub batch_size: u64,
-    /// `None`: the run never reached it.
+    /// `None` if the run never reached it.
     pub epochs: Option<f64>,
 }
 
@@ -54,7 +54,7 @@ pub struct EnergyToAccuracy {
 }
 
 /// Energy to accuracy = mean epochs to the target × seconds an epoch × watts. A batch size is eligible only if every run of it
-/// reached the target: one that sometimes fails costs what the retries cost, and nobody measured these.
+/// reached the target: one that sometimes fails costs its retries, which were not measured.
 pub fn energy_to_accuracy(points: &[BatchPoint], runs: &[EpochsToTarget]) -> EnergyToAccuracy {
     let mut by_size: BTreeMap<u64, (Vec<&BatchPoint>, Vec<Option<f64>>)> = BTreeMap::new();
     for point in points {

@@ -10,13 +10,13 @@
 //! reference, more of them at it. That margin grows with the scatter of the other settings. Of 2,400 published operating points
 //! none lies more than 21 % (time) or 6 % (power) outside, and no two neighbours more than 15 % or 10 %.
 //!
-//! A sweep of nine or more clocks is smooth besides. Each clock is compared with the curve of the others, at the ends, too. It may be
-//! four times as far from it as the furthest of the others is from theirs, and further if it flatters nothing. The highest one may
-//! be as the next one: the board's own limit may hold it. The lowest one may draw as much as the next one: voltage has a floor. Of
-//! 1,400 published clocks none is more than twice as far. Under a cap there is no such curve: time and power bend where the cap begins
-//! to hold.
+//! A sweep of nine or more clocks is smooth besides. Each clock is compared with the curve of the others, at the ends, too, unless it
+//! has three runs. It may be four times as far from it as the furthest of the others is from theirs, and further if it flatters
+//! nothing. The highest one may be as the next one: the board's own limit may hold it. The lowest one may draw as much as the next
+//! one: voltage has a floor. Of 1,400 published clocks none is more than twice as far. Under a cap there is no such curve: time and
+//! power bend where the cap begins to hold. What a choice would rest on is compared more closely, see [`super::single_run`].
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::leave_one_out::SweepCurve;
 use super::{SettingMeasurement, TuningKnob};
@@ -38,6 +38,8 @@ const TIMES_SCATTER: f64 = 2.0;
 const TIMES_CURVE_SCATTER: f64 = 4.0;
 /// A clock that flatters may be at least this far from the curve of the others, as a logarithm.
 const CURVE_DISTANCE: f64 = 0.03;
+/// The median of so many runs is compared with no curve: one run that is off does not move it far.
+const MEDIAN_RUNS: usize = 3;
 /// If the board draws more than this part of a cap at the next one, the cap may hold it.
 const BINDING_RATIO: f64 = 0.75;
 /// If the board draws less than this part of a cap at the next one, the cap changes next to nothing.
@@ -71,18 +73,27 @@ pub struct Glitch {
     pub row: u64,
     /// Setting in the first knob's unit.
     pub setting: f64,
-    /// Setting in the second knob's unit; `None`: there is one knob.
+    /// Setting in the second knob's unit; `None` if there is only one knob.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub second_setting: Option<f64>,
     pub quantity: GlitchQuantity,
     /// Value in seconds or watts.
     pub value: f64,
-    /// The range that the neighbours leave, in seconds or watts.
+    /// The range that the neighbours leave, in seconds or watts. An open end is infinite, and null in JSON.
+    #[serde(deserialize_with = "open_range")]
     pub expected: [f64; 2],
+    /// A choice rested on this run alone, by tighter limits than those of other glitches.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_single_run: bool,
+}
+
+fn open_range<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[f64; 2], D::Error> {
+    let [low, high] = <[Option<f64>; 2]>::deserialize(deserializer)?;
+    Ok([low.unwrap_or(0.0), high.unwrap_or(f64::INFINITY)])
 }
 
 impl Glitch {
-    fn is_of(&self, m: &SettingMeasurement) -> bool {
+    pub(super) fn is_of(&self, m: &SettingMeasurement) -> bool {
         (self.row, self.setting, self.second_setting) == (m.row, m.setting, m.second_setting)
     }
 
@@ -315,20 +326,20 @@ fn candidates(knob: TuningKnob, levels: &[SettingRuns], found: &[OutsideLevel], 
     all
 }
 
-/// Returns the sum of the distances of all levels from what is usual beside their neighbours, as logarithms.
+/// Returns the sum of the distances of all levels from the usual ones beside their neighbours, as logarithms.
 fn roughness(knob: TuningKnob, levels: &[SettingRuns]) -> f64 {
     let of = |quantity| (0..levels.len()).map(|at| usual_distance(knob, levels, at, quantity)).sum::<f64>();
     QUANTITIES.into_iter().map(of).sum()
 }
 
-/// Returns the largest distance of the other levels of a slice from what is usual, as a logarithm.
+/// Returns the largest distance of the other levels of a slice from the usual ones, as a logarithm.
 fn scatter(knob: TuningKnob, levels: &[SettingRuns], at: usize, quantity: GlitchQuantity) -> f64 {
     let is_other = |index: &usize| *index != at && levels[*index].second_setting == levels[at].second_setting;
     let rest: Vec<SettingRuns> = (0..levels.len()).filter(is_other).map(|index| levels[index].clone()).collect();
     (0..rest.len()).map(|at| usual_distance(knob, &rest, at, quantity)).fold(0.0, f64::max)
 }
 
-/// Returns the distance of a level from what is usual beside its neighbours, as a logarithm.
+/// Returns the distance of a level from the usual one beside its neighbours, as a logarithm.
 fn usual_distance(knob: TuningKnob, levels: &[SettingRuns], at: usize, quantity: GlitchQuantity) -> f64 {
     let expected = expected_range(knob, levels, at, (at, at), quantity, NeighbourReach::Usual);
     expected.map_or(0.0, |expected| log_distance(expected, levels[at].value(quantity)))
@@ -354,6 +365,7 @@ fn runs_outside(
             quantity: range.quantity,
             value: value(m, range.quantity),
             expected: range.expected,
+            is_single_run: false,
         }
     };
     let worst = |run: &usize| {
@@ -451,12 +463,12 @@ fn curve_ranges(knob: TuningKnob, levels: &[SettingRuns]) -> CurveRanges {
     QUANTITIES.map(|quantity| slices().flat_map(|slice| of_slice(slice, quantity)).collect())
 }
 
-/// Returns the range that the curve of the other clocks of a slice leaves for one, with its margins; `None` if there is no curve, or
-/// if the value is on it.
+/// Returns the range that the curve of the other clocks of a slice leaves for one, with its margins; `None` if there is no curve, if
+/// the value is on it, or if it is the median of so many runs that none of them can be off it alone.
 fn curve_range(slice: &[SettingRuns], curve: &SweepCurve, at: usize, quantity: GlitchQuantity) -> Option<NeighbourRange> {
     let value = |level: &SettingRuns| level.value(quantity).ln();
     let predicted = curve.predict(at)?;
-    if (value(&slice[at]) - predicted).abs() <= CURVE_DISTANCE {
+    if slice[at].runs.len() >= MEDIAN_RUNS || (value(&slice[at]) - predicted).abs() <= CURVE_DISTANCE {
         return None;
     }
     let scatter = curve.scatter(at)?;
@@ -532,7 +544,7 @@ fn expected_range(
     for (neighbour, is_higher) in higher.map(|level| (level, true)).into_iter().chain(lower.map(|level| (level, false))) {
         let [low, high] = [neighbour.setting.min(own.setting), neighbour.setting.max(own.setting)];
         let exponent = largest_exponent(knob, quantity, neighbour.power / low)?;
-        // A cap may come close to what the board draws when it idles: the time below it then has no bound.
+        // A cap may be near the idle power of the board: then the time below it has no bound.
         let is_unbounded = is_higher && (knob, quantity) == (TuningKnob::PowerLimitWatts, GlitchQuantity::Duration);
         let ratio = if is_unbounded && reach == NeighbourReach::Possible { f64::INFINITY } else { (high / low).powf(exponent) };
         let value = neighbour.value(quantity);
@@ -541,7 +553,7 @@ fn expected_range(
         let [from, to] = if is_least { [value, value * ratio] } else { [value / ratio, value] };
         expected = Some(expected.map_or([from, to], |[least, most]| [from.max(least), to.min(most)]));
     }
-    // What lies between two neighbours that contradict each other is no contradiction.
+    // A value between two neighbours that contradict each other is no contradiction.
     expected.map(|[from, to]| [from.min(to), from.max(to)])
 }
 
@@ -606,7 +618,7 @@ mod tests {
         }
     }
 
-    /// A sweep of many settings: what a time goes by and what a power goes by.
+    /// Returns a sweep of many settings: factors on time and on power.
     fn long_sweep(highest: f64, step: f64, slower: f64, drawn: f64) -> Vec<SettingMeasurement> {
         let setting = |index: u64| highest - step * index as f64;
         let seconds = |index: u64| 10.0 * (highest / setting(index)).powf(slower);
@@ -614,7 +626,7 @@ mod tests {
         (0..12).map(|index| row(index + 1, setting(index), seconds(index), watts(index))).collect()
     }
 
-    /// A sweep of clocks with noise.
+    /// Returns a sweep of clocks with noise.
     fn noisy_clocks() -> Vec<SettingMeasurement> {
         let noise = [0.002, -0.003, 0.001, 0.003, -0.002, 0.0, 0.003, -0.001, -0.003, 0.002, 0.001, -0.002];
         let mut rows = long_sweep(1400.0, 50.0, 0.9, 1.8);
@@ -668,6 +680,27 @@ mod tests {
         assert_eq!(found(&rows), [0_u64; 0], "the lowest clock is below the floor of the voltage");
         rows[8].energy_joules = 1.6 * rows[7].energy_joules;
         assert_eq!(found(&rows), [9], "it draws more than the next one");
+    }
+
+    #[test]
+    fn the_median_of_three_runs_is_compared_with_no_curve() {
+        let mut rows = noisy_clocks();
+        rows[11].energy_joules *= 0.9;
+        assert_eq!(find_glitches(TuningKnob::SmClockMhz, &rows).glitches.len(), 1);
+        let again = |index: u64| SettingMeasurement { row: 12 + index, ..rows[11] };
+        rows.extend([again(1), again(2)]);
+        assert!(find_glitches(TuningKnob::SmClockMhz, &rows).glitches.is_empty(), "the runs agree");
+    }
+
+    #[test]
+    fn a_range_without_an_upper_end_is_null_in_json_and_read_again() {
+        let mut rows = caps();
+        rows[5] = row(6, 100.0, 8.0, 99.0);
+        let glitches = find_glitches(TuningKnob::PowerLimitWatts, &rows).glitches;
+        assert_eq!(glitches[0].expected[1], f64::INFINITY, "{glitches:?}");
+        let json = serde_json::to_string(&glitches).unwrap();
+        assert!(json.contains(",null]"), "{json}");
+        assert_eq!(serde_json::from_str::<Vec<Glitch>>(&json).unwrap(), glitches);
     }
 
     #[test]

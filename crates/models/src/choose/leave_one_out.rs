@@ -11,7 +11,7 @@ const STEPS_MAX: f64 = 2.0;
 /// Setting and value, as logarithms.
 pub(super) type CurvePoint = (f64, f64);
 
-/// A sweep, and what the others leave for each of its settings.
+/// A sweep, and the curve of the other settings for each of its settings.
 #[derive(Debug)]
 pub(super) struct SweepCurve {
     points: Vec<CurvePoint>,

@@ -11,6 +11,7 @@ mod pareto;
 mod preset;
 mod robust;
 mod runs;
+mod single_run;
 mod validate;
 
 use serde::{Deserialize, Serialize};
@@ -109,7 +110,7 @@ impl TuningKnobs {
 pub struct SettingMeasurement {
     /// Setting in the first knob's unit.
     pub setting: f64,
-    /// Setting in the second knob's unit; `None`: there is one knob.
+    /// Setting in the second knob's unit; `None` if there is only one knob.
     pub second_setting: Option<f64>,
     pub duration_seconds: f64,
     pub energy_joules: f64,
@@ -146,10 +147,10 @@ impl ChoiceObjective {
 pub struct ChoiceLimits {
     /// Time over the reference's, less 1: 0.05 is 5 % slower.
     pub max_slowdown_ratio: f64,
-    /// Setting over the reference's, of every clock and cap; `None`: any.
+    /// Setting over the reference's, of every clock and cap; `None` if there is no limit.
     pub min_setting_ratio: Option<f64>,
     pub objective: ChoiceObjective,
-    /// Setting of the second knob that the reference has; `None`: the highest.
+    /// Setting of the second knob that the reference has; `None` for the highest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference_second_setting: Option<f64>,
 }
@@ -214,7 +215,7 @@ pub struct SettingChoices {
     pub reference: SettingChoice,
     /// Least energy, whatever it costs in time.
     pub min_energy: SettingChoice,
-    /// Best by the objective among those that keep the limits; the reference where none does.
+    /// Best by the objective among those within the limits; the reference if there are none.
     pub constrained: SettingChoice,
     pub min_edp: SettingChoice,
     pub min_ed2p: SettingChoice,
@@ -230,7 +231,7 @@ pub struct SettingChoices {
     pub measurements: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fits: Option<CurveFits>,
-    /// Rows that their neighbours contradict; they are in no choice.
+    /// Rows that their neighbours contradict, and single runs that a choice would have rested on; they are in no choice.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub glitches: Vec<Glitch>,
     /// More than a quarter of the settings contradict their neighbours: time or power does not follow the knob.
@@ -262,6 +263,11 @@ pub enum ChoiceRefusal {
         glitch.row, glitch.words()
     )]
     Reference { words: String, glitch: Box<Glitch> },
+    #[error(
+        "row {}: {words} would be chosen, but this run contradicts its neighbours ({}): measure it again; without it: {refusal}",
+        glitch.row, glitch.words()
+    )]
+    SingleRun { words: String, glitch: Box<Glitch>, refusal: Box<ChoiceRefusal> },
     #[error("the reference {words} was not measured, and everything is compared with it: measure it, or name another one")]
     NoReference { words: String },
     #[error(
@@ -280,7 +286,8 @@ pub(crate) struct SettingPoint {
     pub(crate) joules: f64,
 }
 
-/// Chooses. The knobs determine the curves that the robust method fits. Rows that their neighbours contradict take no part.
+/// Chooses. The knobs determine the curves that the robust method fits. Rows that their neighbours contradict take no part. Nor does
+/// a single run that a choice would rest on, and that its neighbours contradict: the choice is made again without it.
 pub fn choose(
     knobs: impl Into<TuningKnobs>,
     measurements: &[SettingMeasurement],
@@ -290,8 +297,33 @@ pub fn choose(
     let knobs = knobs.into();
     limits.check()?;
     check(measurements)?;
-    let checked = find_glitches(knobs.first, measurements);
-    let points = points(knobs, measurements, &checked, limits)?;
+    let mut checked = find_glitches(knobs.first, measurements);
+    let mut choices = choose_among(knobs, measurements, &checked, limits, method)?;
+    while let Some(run) = single_run::find_contradicted_run(knobs, &checked.accepted, &choices) {
+        checked.accepted.retain(|m| !run.is_of(m));
+        checked.glitches.push(run);
+        choices = choose_among(knobs, measurements, &checked, limits, method).map_err(|refusal| ChoiceRefusal::SingleRun {
+            words: knobs.words(run.setting, run.second_setting),
+            glitch: Box::new(run),
+            refusal: Box::new(refusal),
+        })?;
+    }
+    checked.glitches.sort_by_key(|glitch| glitch.row);
+    choices.measurements = measurements.len();
+    choices.glitches = checked.glitches;
+    choices.irregular = checked.irregular;
+    Ok(choices)
+}
+
+/// Chooses among the accepted ones of all measurements.
+fn choose_among(
+    knobs: TuningKnobs,
+    all: &[SettingMeasurement],
+    checked: &CheckedMeasurements,
+    limits: &ChoiceLimits,
+    method: ChoiceMethod,
+) -> Result<SettingChoices, ChoiceRefusal> {
+    let points = points(knobs, all, checked, limits)?;
     let mut choices = match method {
         ChoiceMethod::Measured => measured::choose(&points, limits, knobs),
         ChoiceMethod::Robust(options) => robust::choose(knobs, &points, &checked.accepted, limits, options)?,
@@ -300,10 +332,7 @@ pub fn choose(
         fits.dropped_rows.extend(checked.glitches.iter().map(|glitch| glitch.row));
         fits.dropped_rows.sort_unstable();
     }
-    refuse_contradicted(knobs, &choices, &checked)?;
-    choices.measurements = measurements.len();
-    choices.glitches = checked.glitches;
-    choices.irregular = checked.irregular;
+    refuse_contradicted(knobs, &choices, checked)?;
     Ok(choices)
 }
 

@@ -44,7 +44,7 @@ const OUTLIER_DEVIATIONS: f64 = 6.0;
 const OUTLIER_RATIO: f64 = 0.05;
 /// A plateau must leave less than this part of the loss without one.
 const PLATEAU_RATIO: f64 = 0.8;
-/// Other runs of a setting that must be left where one is dropped.
+/// Other runs of a setting that must be left if one is dropped.
 const RUNS_LEFT: usize = 2;
 
 const COLUMNS: usize = 4;
@@ -53,15 +53,15 @@ type CurveTerms = [f64; COLUMNS];
 /// A curve over φ = setting / reference, linear in its coefficients once its knee is fixed. No coefficient is negative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CurveShape {
-    /// T = a + b/φ' + c/φ'², φ' = min(φ, k): what the clock does not touch, what it does, and what slows down more than the
-    /// clock. Above k a power cap holds the clock, and a higher setting changes nothing; mostly k = 1.
+    /// T = a + b/φ' + c/φ'², φ' = min(φ, k): the parts that do not depend on the clock, that do, and that slow down more than
+    /// the clock. Above k a power cap holds the clock, and a higher setting changes nothing; mostly k = 1.
     ClockTime,
-    /// T = a + b·(k/φ − 1)₊ + c·(k/φ − 1)₊²: a cap above what is drawn (k) changes nothing.
+    /// T = a + b·(k/φ − 1)₊ + c·(k/φ − 1)₊²: a cap above the drawn power (k) changes nothing.
     CapTime,
     /// P = p0 + p1·φ + p2·(φ − k)₊ + p3·(φ − k)₊²: above the knee the voltage rises with the clock.
     /// Settings above the time curve's k are as k.
     ClockPower,
-    /// P = p0 + p1·φ + p2·min(φ, k): a cap above what is drawn changes little.
+    /// P = p0 + p1·φ + p2·min(φ, k): a cap above the drawn power changes little.
     CapPower,
 }
 
@@ -261,7 +261,7 @@ fn index(random: &mut Pcg64Mcg, count: usize) -> usize {
     ((u128::from(random.next_u64()) * count as u128) >> 64) as usize
 }
 
-/// The curves of one setting of the second knob; the only ones where there is one knob.
+/// The curves of one setting of the second knob; the only ones if there is one knob.
 struct CurveSlice {
     second: Option<f64>,
     time: FittedCurve,
@@ -384,7 +384,7 @@ fn quality(
     FitQuality::of(&observed, &fitted)
 }
 
-/// Takes out runs that are far off either curve, where enough other runs of their setting are left; returns their rows.
+/// Takes out runs that are far off either curve, if enough other runs of their setting are left; returns their rows.
 fn drop_outliers(
     measurements: &mut Vec<SettingMeasurement>,
     time: &FittedCurve,

@@ -9,7 +9,7 @@ use crate::stats::{median, spread};
 pub struct FixedWorkRun {
     pub duration_seconds: f64,
     pub energy_joules: f64,
-    /// The first of all runs of its group: caches, clocks and temperature were not yet what they are later.
+    /// The first of all runs of its group: caches, clocks and temperature differ from later runs.
     pub cold: bool,
 }
 
@@ -17,7 +17,7 @@ pub struct FixedWorkRun {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DroppedRun {
-    /// The first run of its group, where its setting has others.
+    /// The first run of its group, if its setting has others.
     Cold,
     /// Time or energy is this part away from the median of its setting's runs.
     Outlier { distance_ratio: f64 },
@@ -56,7 +56,7 @@ pub fn combine(runs: &[FixedWorkRun]) -> Option<CombinedRuns> {
             }
             !runs[index].cold
         });
-        // Somebody called all of them cold.
+        // All runs are marked as cold.
         if accepted.is_empty() {
             return None;
         }

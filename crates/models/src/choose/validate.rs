@@ -1,4 +1,4 @@
-//! Fresh measurements against what a choice promised.
+//! Compares fresh measurements with the promise of a choice.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +37,7 @@ impl Default for ValidationTolerances {
     }
 }
 
-/// Whether a promise was kept; `None`: the measurements do not decide it.
+/// Whether a promise was kept; `None` if the measurements do not decide it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PromiseVerdict {
     pub penalty_kept: Option<bool>,

@@ -38,9 +38,9 @@ pub enum InvalidSeries {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct IntegratedEnergy {
     pub joules: f64,
-    /// Time that readings cover, within what was asked for.
+    /// Time that readings cover, within the requested span.
     pub covered_seconds: f64,
-    /// Part of what was asked for that readings cover.
+    /// Part of the requested span that readings cover.
     pub covered_ratio: f64,
     /// Longest time between two readings that was bridged.
     pub largest_gap_seconds: f64,

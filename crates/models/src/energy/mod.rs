@@ -1,4 +1,4 @@
-//! Energy from power readings, and what it costs.
+//! Computes energy from power readings, and its cost.
 
 mod carbon;
 mod integrate;

@@ -1,4 +1,4 @@
-//! Throughput against power: what a power cap costs.
+//! Models throughput against power: the cost of a power cap.
 
 use serde::{Deserialize, Serialize};
 
@@ -47,7 +47,7 @@ pub enum CapCurveVerdict {
     NoInformation(String),
 }
 
-/// Both laws, and what they are worth.
+/// Both laws, and their errors.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CapCurve {
     pub power_law: PowerLaw,
@@ -105,7 +105,7 @@ impl CapCurve {
         })
     }
 
-    /// Returns the throughput at a power by the offset law; `None` outside the measured range and where there is no information.
+    /// Returns the throughput at a power by the offset law; `None` outside the measured range and if there is no information.
     pub fn throughput(&self, watts: f64) -> Option<f64> {
         let [low, high] = self.watts_range;
         let law = &self.offset_power_law;

@@ -30,7 +30,7 @@ pub fn r_squared(observed: &[f64], predicted: &[f64]) -> Option<f64> {
     (total > 1e-12 * mean * mean * observed.len() as f64).then(|| 1.0 - residual / total)
 }
 
-/// Returns the mean of |ŷ − y| / |y|, over those that are not 0; `None` if there is none.
+/// Returns the mean of |ŷ − y| / |y|, over nonzero values; `None` if there is none.
 pub fn mape_ratio(observed: &[f64], predicted: &[f64]) -> Option<f64> {
     let errors: Vec<f64> =
         observed.iter().zip(predicted).filter(|(y, _)| **y != 0.0).map(|(y, fitted)| ((fitted - y) / y).abs()).collect();

@@ -51,7 +51,7 @@ fn percent(ratio: f64) -> String {
     format!("{:.1} %", if rounded == 0.0 { 0.0 } else { rounded })
 }
 
-/// Rows of the choices of a group: name and choice.
+/// Returns rows of the choices of a group: name and choice.
 fn rows(group: &TuningGroup) -> [(&'static str, &eadt_models::choose::SettingChoice); 6] {
     let choices = &group.choices;
     [

@@ -1,0 +1,432 @@
+//! A choice that rests on a single run that its neighbours contradict: the run is left out, and the choice made without it.
+//!
+//! Only the settings that are chosen are compared, so that the limits can be far tighter than those of [`super::glitch`]:
+//! what no choice rests on does no harm. Along a clock or a cap, time and power have a shape. As the setting falls, time rises, and
+//! ever faster; power falls, and ever slower, except where a limit begins or ends to hold the clock. So the settings on either side,
+//! as logarithms, leave a least value: the lines through the next two, up to the line between both sides. The distance below it has
+//! to be more than 4 %, and more than the others have from theirs. A power that is too low counts if the energy is too low with it.
+//!
+//! The median of three runs is no single run. Of two, the one that is too low goes if the other one is not.
+//!
+//! Of 155 published sweeps, at six limits each, none has a choice that a neighbour contradicts so.
+
+use super::glitch::{Glitch, GlitchQuantity};
+use super::{SettingChoice, SettingChoices, SettingMeasurement, TuningKnob, TuningKnobs};
+use crate::stats::median;
+
+/// Fewer settings of a sweep show no shape.
+const SETTINGS_MIN: usize = 5;
+/// A median of so many runs does not rest on one of them.
+const MEDIAN_RUNS: usize = 3;
+/// Least distance of a contradiction, as a logarithm.
+const DISTANCE_MIN: f64 = 0.04;
+/// It is more than so many times the largest distance of the other settings, and the second largest: one of them may be off itself.
+const TIMES_LARGEST: f64 = 2.0;
+const TIMES_SECOND: f64 = 3.0;
+/// A cap may begin to hold a board that draws more than this part of it.
+const CAP_LOAD_RATIO: f64 = 0.8;
+/// If the lowest cap leaves more than this part of the power of the next one, that one may be what is off: its time alone is no
+/// contradiction.
+const SAME_POWER_RATIO: f64 = 0.9;
+/// Least distance of a time from the others if the setting beside it may be what is off, as a logarithm.
+const NEXT_DISTANCE_MIN: f64 = 0.02;
+
+const QUANTITIES: [GlitchQuantity; 2] = [GlitchQuantity::Duration, GlitchQuantity::Power];
+
+/// A setting of a sweep; its values are medians over its runs, as logarithms.
+#[derive(Debug, Clone)]
+struct SweepSetting {
+    setting: f64,
+    duration: f64,
+    power: f64,
+    runs: Vec<SettingMeasurement>,
+}
+
+impl SweepSetting {
+    fn value(&self, quantity: GlitchQuantity) -> f64 {
+        match quantity {
+            GlitchQuantity::Duration => self.duration,
+            GlitchQuantity::Power => self.power,
+        }
+    }
+}
+
+/// Settings along one knob, the highest first, and the place of the one that is compared.
+#[derive(Debug)]
+struct ChosenSetting {
+    knob: TuningKnob,
+    sweep: Vec<SweepSetting>,
+    at: usize,
+}
+
+/// The values that the settings beside one leave for it, as logarithms.
+#[derive(Debug, Clone, Copy)]
+struct ShapeRange {
+    low: f64,
+    high: f64,
+}
+
+impl ShapeRange {
+    /// Returns the distance of a value from the range; 0 inside.
+    fn distance(self, value: f64) -> f64 {
+        (self.low - value).max(value - self.high).max(0.0)
+    }
+}
+
+/// Returns the run that a choice rests on, and that its neighbours contradict; `None` if there is none.
+pub(super) fn find_contradicted_run(
+    knobs: TuningKnobs,
+    measurements: &[SettingMeasurement],
+    choices: &SettingChoices,
+) -> Option<Glitch> {
+    let place = |choice: &SettingChoice| (choice.setting, choice.second_setting);
+    let all = [&choices.constrained, &choices.min_energy, &choices.min_edp, &choices.min_ed2p, &choices.knee];
+    let mut chosen = all.into_iter().filter(|choice| place(choice) != place(&choices.reference));
+    chosen.find_map(|choice| contradicted_run(&sweep_of(knobs, measurements, choice)?))
+}
+
+/// Returns the sweep of the first knob that a choice is in, or that of the second one if the first has too few settings. `None` if
+/// neither has enough, or if the second one is a batch size, which nothing has to follow.
+fn sweep_of(knobs: TuningKnobs, measurements: &[SettingMeasurement], choice: &SettingChoice) -> Option<ChosenSetting> {
+    let first = || {
+        let beside = measurements.iter().filter(|m| m.second_setting == choice.second_setting);
+        chosen_setting(knobs.first, choice.setting, beside.map(|m| (m.setting, *m)).collect())
+    };
+    let second = || {
+        let knob = knobs.second.filter(|knob| *knob != TuningKnob::BatchSize)?;
+        let beside = measurements.iter().filter(|m| m.setting == choice.setting);
+        chosen_setting(knob, choice.second_setting?, beside.filter_map(|m| Some((m.second_setting?, *m))).collect())
+    };
+    first().or_else(second)
+}
+
+/// Returns the medians by setting, the highest first, and the place of one; `None` if there are too few.
+fn chosen_setting(knob: TuningKnob, chosen: f64, mut runs: Vec<(f64, SettingMeasurement)>) -> Option<ChosenSetting> {
+    runs.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let by_setting: Vec<&[(f64, SettingMeasurement)]> = runs.chunk_by(|a, b| a.0 == b.0).collect();
+    let at = by_setting.iter().position(|runs| runs.iter().all(|(setting, _)| *setting == chosen))?;
+    let sweep: Vec<SweepSetting> = by_setting.into_iter().filter_map(sweep_setting).collect();
+    (sweep.len() >= SETTINGS_MIN).then_some(ChosenSetting { knob, sweep, at })
+}
+
+fn sweep_setting(runs: &[(f64, SettingMeasurement)]) -> Option<SweepSetting> {
+    let middle = |quantity| median(&mut runs.iter().map(|(_, m)| run_value(m, quantity)).collect::<Vec<_>>());
+    Some(SweepSetting {
+        setting: runs.first()?.0.ln(),
+        duration: middle(GlitchQuantity::Duration)?,
+        power: middle(GlitchQuantity::Power)?,
+        runs: runs.iter().map(|(_, m)| *m).collect(),
+    })
+}
+
+/// Returns the time or the power of a run, as a logarithm.
+fn run_value(run: &SettingMeasurement, quantity: GlitchQuantity) -> f64 {
+    match quantity {
+        GlitchQuantity::Duration => run.duration_seconds.ln(),
+        GlitchQuantity::Power => (run.energy_joules / run.duration_seconds).ln(),
+    }
+}
+
+/// Returns the single run of a setting that is below what the settings beside it leave; `None` if there is none.
+fn contradicted_run(chosen: &ChosenSetting) -> Option<Glitch> {
+    let runs = &chosen.sweep[chosen.at].runs;
+    if runs.len() >= MEDIAN_RUNS {
+        return None;
+    }
+    let (quantity, range) = QUANTITIES.into_iter().find_map(|quantity| Some((quantity, contradiction(chosen, quantity)?)))?;
+    let mut below = runs.iter().filter(|run| range.low - run_value(run, quantity) > DISTANCE_MIN);
+    match (below.next(), below.next()) {
+        (Some(run), None) => Some(Glitch {
+            row: run.row,
+            setting: run.setting,
+            second_setting: run.second_setting,
+            quantity,
+            value: run_value(run, quantity).exp(),
+            expected: [range.low.exp(), range.high.exp()],
+            is_single_run: true,
+        }),
+        _ => None,
+    }
+}
+
+/// Returns the range that the settings beside a chosen one leave, if it is below it by more than the others are off theirs.
+fn contradiction(chosen: &ChosenSetting, quantity: GlitchQuantity) -> Option<ShapeRange> {
+    let ChosenSetting { knob, sweep, at } = chosen;
+    let own = sweep.get(*at)?;
+    let range = shape_range(*knob, sweep, *at, quantity)?;
+    let mut below = range.low - own.value(quantity);
+    if quantity == GlitchQuantity::Power
+        && let Some(duration) = duration_range(sweep, *at)
+    {
+        below = below.min(duration.low + range.low - own.duration - own.power);
+    }
+    let is_beside_off = || is_next_cap_off(*knob, sweep, *at) || is_highest_off(sweep, *at);
+    if below <= DISTANCE_MIN || (quantity == GlitchQuantity::Duration && is_beside_off()) {
+        return None;
+    }
+    let rest = without(sweep, *at);
+    let distance = |index: usize| Some(shape_range(*knob, &rest, index, quantity)?.distance(rest[index].value(quantity)));
+    let mut distances: Vec<f64> = (1..rest.len()).filter_map(distance).collect();
+    distances.sort_by(|a, b| b.total_cmp(a));
+    let largest = distances.first().copied().unwrap_or(0.0);
+    let second = distances.get(1).copied().unwrap_or(largest);
+    (below > (TIMES_LARGEST * largest).max(TIMES_SECOND * second)).then_some(range)
+}
+
+/// Returns whether the time of the lowest cap agrees with the others if the next one is left out, and both drew about the same.
+fn is_next_cap_off(knob: TuningKnob, sweep: &[SweepSetting], at: usize) -> bool {
+    let Some(next) = at.checked_sub(1) else { return false };
+    let is_lowest_cap = knob == TuningKnob::PowerLimitWatts && at + 1 == sweep.len();
+    if !is_lowest_cap || sweep[at].power <= sweep[next].power + SAME_POWER_RATIO.ln() {
+        return false;
+    }
+    let range = duration_range(&without(sweep, next), next);
+    range.is_none_or(|range| range.low - sweep[at].duration < NEXT_DISTANCE_MIN)
+}
+
+/// Returns whether the time of the setting below the highest one agrees with the others if the highest one is left out: a slow first run
+/// is compared with nothing above it.
+fn is_highest_off(sweep: &[SweepSetting], at: usize) -> bool {
+    let agrees = |range: ShapeRange| range.low - sweep[at].duration < NEXT_DISTANCE_MIN;
+    at == 1 && duration_range(&without(sweep, 0), 0).is_none_or(agrees)
+}
+
+fn without(sweep: &[SweepSetting], at: usize) -> Vec<SweepSetting> {
+    [&sweep[..at], &sweep[at + 1..]].concat()
+}
+
+fn shape_range(knob: TuningKnob, sweep: &[SweepSetting], at: usize, quantity: GlitchQuantity) -> Option<ShapeRange> {
+    match quantity {
+        GlitchQuantity::Duration => duration_range(sweep, at),
+        GlitchQuantity::Power => power_range(knob, sweep, at),
+    }
+}
+
+/// Returns the value at a setting by the line through those at two others.
+fn line(sweep: &[SweepSetting], quantity: GlitchQuantity, through: [usize; 2], at: usize) -> f64 {
+    let [first, second] = through.map(|index| (sweep[index].setting, sweep[index].value(quantity)));
+    second.1 + (second.1 - first.1) / (second.0 - first.0) * (sweep[at].setting - second.0)
+}
+
+/// Returns what the others leave for the time of a setting: at least that of the next higher one, and no bend away from the lines
+/// beside it.
+fn duration_range(sweep: &[SweepSetting], at: usize) -> Option<ShapeRange> {
+    let through = |first: usize, second: usize| line(sweep, GlitchQuantity::Duration, [first, second], at);
+    let is_lowest = at + 1 == sweep.len();
+    let higher = at.checked_sub(1).map(|index| sweep[index].duration);
+    let from_higher = (at >= 2).then(|| {
+        let near = through(at - 2, at - 1);
+        // Beyond the end, one steep step is no slope.
+        if is_lowest && at >= 3 { near.min(through(at - 3, at - 1)) } else { near }
+    });
+    let from_lower = (at + 2 < sweep.len()).then(|| through(at + 2, at + 1));
+    let low = [higher, from_higher, from_lower].into_iter().flatten().reduce(f64::max)?;
+    Some(match higher {
+        Some(higher) if !is_lowest => {
+            let between = through(at - 1, at + 1);
+            let low = low.min(between.max(higher));
+            ShapeRange { low, high: between.max(low) }
+        }
+        _ => ShapeRange { low, high: f64::INFINITY },
+    })
+}
+
+/// Returns what the others leave for the power of a setting: at least that of the next lower one, and no bend away from the lines
+/// beside it. A cap may begin to hold the board at the lowest one: from there power falls as the cap.
+fn power_range(knob: TuningKnob, sweep: &[SweepSetting], at: usize) -> Option<ShapeRange> {
+    let through = |first: usize, second: usize| line(sweep, GlitchQuantity::Power, [first, second], at);
+    let lower = sweep.get(at + 1).map(|lower| lower.power);
+    let Some(higher) = at.checked_sub(1).map(|index| sweep[index].power) else {
+        return Some(ShapeRange { low: lower?, high: f64::INFINITY });
+    };
+    let from_higher = (at >= 2).then(|| through(at - 2, at - 1));
+    let Some(lower) = lower else {
+        let low = from_higher?.min(higher);
+        let setting = sweep[at].setting;
+        let held = (higher + setting - sweep[at - 1].setting).max(setting + CAP_LOAD_RATIO.ln());
+        let low = if knob == TuningKnob::PowerLimitWatts { low.min(held) } else { low };
+        return Some(ShapeRange { low, high: higher });
+    };
+    let from_lower = (at + 2 < sweep.len()).then(|| through(at + 2, at + 1));
+    let between = through(at - 1, at + 1);
+    let beside = [from_higher, from_lower].into_iter().flatten().reduce(f64::max);
+    let low = lower.max(beside.map_or(between, |beside| beside.min(between)));
+    Some(ShapeRange { low, high: low.max(between).max(higher) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ChoiceLimits, ChoiceMethod, ChoiceObjective, ChoiceRefusal, RobustSettings, choose};
+    use super::*;
+
+    const CAPS: TuningKnob = TuningKnob::PowerLimitWatts;
+    const CLOCKS: TuningKnob = TuningKnob::SmClockMhz;
+
+    fn row(index: u32, setting: f64, seconds: f64, watts: f64) -> SettingMeasurement {
+        // Noise of 0.2 %.
+        let noise = |index: u32| (f64::from(index * 7 % 5) - 2.0) * 0.001;
+        let (seconds, watts) = (seconds * (1.0 + noise(index)), watts * (1.0 - noise(index + 3)));
+        let energy_joules = seconds * watts;
+        SettingMeasurement { setting, second_setting: None, duration_seconds: seconds, energy_joules, row: u64::from(index) + 1 }
+    }
+
+    /// Returns a sweep of clocks with a floor of the voltage, or of caps of which the upper ones hold nothing.
+    fn sweep(knob: TuningKnob, count: u32) -> Vec<SettingMeasurement> {
+        let clock = |index: u32, part: f64| {
+            let (phi, volts) = (1.0 - 0.5 * part, (1.0 - 0.3 * part).max(0.6));
+            row(index, 1400.0 * phi, 100.0 * (0.7 / phi + 0.3), 70.0 + 260.0 * phi * volts * volts)
+        };
+        let cap = |index: u32, part: f64| {
+            let cap = 300.0 - 150.0 * part;
+            let watts = cap.min(230.0);
+            row(index, cap, 10.0 * (0.75 / ((watts - 60.0) / 170.0).powf(0.45) + 0.25), watts)
+        };
+        let of = |index: u32| {
+            let part = f64::from(index) / f64::from(count - 1);
+            if knob == CLOCKS { clock(index, part) } else { cap(index, part) }
+        };
+        (0..count).map(of).collect()
+    }
+
+    /// Returns a row with its time and its power times these.
+    fn scaled(m: SettingMeasurement, seconds: f64, watts: f64) -> SettingMeasurement {
+        let (duration_seconds, energy_joules) = (m.duration_seconds * seconds, m.energy_joules * seconds * watts);
+        SettingMeasurement { duration_seconds, energy_joules, ..m }
+    }
+
+    fn limits(max_slowdown_ratio: f64) -> ChoiceLimits {
+        let (min_setting_ratio, reference_second_setting) = (None, None);
+        ChoiceLimits { max_slowdown_ratio, min_setting_ratio, objective: ChoiceObjective::Energy, reference_second_setting }
+    }
+
+    fn measured(knobs: impl Into<TuningKnobs>, rows: &[SettingMeasurement]) -> SettingChoices {
+        choose(knobs, rows, &limits(1.0), ChoiceMethod::Measured).unwrap()
+    }
+
+    fn single_runs(choices: &SettingChoices) -> Vec<u64> {
+        choices.glitches.iter().filter(|glitch| glitch.is_single_run).map(|glitch| glitch.row).collect()
+    }
+
+    /// Makes a row better than it is, by time and by power, and compares what is claimed with the claim without it.
+    fn claims_no_more_than_the_others(knob: TuningKnob, count: u32, method: ChoiceMethod, max: f64, factors: &[f64]) {
+        let rows = sweep(knob, count);
+        let saving = |rows: &[SettingMeasurement]| {
+            choose(knob, rows, &limits(max), method).ok().map(|choices| choices.constrained.saving_ratio)
+        };
+        let clean = choose(knob, &rows, &limits(max), method).unwrap();
+        assert!(clean.glitches.is_empty(), "{knob:?} {count}: {:?}", clean.glitches);
+        for place in [count / 2, count - 1].map(|place| place as usize) {
+            let mut others = rows.clone();
+            others.remove(place);
+            // The robust method needs five settings.
+            let most = saving(&others).unwrap_or(clean.constrained.saving_ratio);
+            for (seconds, watts) in factors.iter().flat_map(|&factor| [(factor, 1.0), (1.0, factor)]) {
+                let mut wrong = rows.clone();
+                wrong[place] = scaled(rows[place], seconds, watts);
+                let got = saving(&wrong);
+                let what = format!("{knob:?} {count} {method:?} {max}: row {place} times {seconds}, {watts}");
+                assert!(got.is_none_or(|got| got <= most + 0.03), "{what}: {got:?}, others {most}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_row_that_is_off_claims_at_most_what_the_others_claim() {
+        for knob in [CLOCKS, CAPS] {
+            for count in [5, 7, 9, 12] {
+                // Of five settings, a few percent may be their bend.
+                let factors = &[0.92, 0.88, 0.8, 0.7][usize::from(count == 5)..];
+                for max in [0.1, 1.0] {
+                    claims_no_more_than_the_others(knob, count, ChoiceMethod::Measured, max, factors);
+                }
+                let robust = ChoiceMethod::Robust(RobustSettings::default());
+                claims_no_more_than_the_others(knob, count, robust, 1.0, &[0.88, 0.7]);
+            }
+        }
+    }
+
+    #[test]
+    fn of_two_runs_the_one_that_is_off_goes_and_runs_that_agree_stay() {
+        let rows = sweep(CAPS, 9);
+        let lowest = rows[8];
+        let wrong = scaled(lowest, 0.88, 1.0);
+        let again = |m: SettingMeasurement, row: u64| SettingMeasurement { row, ..m };
+        for (runs, expected) in [
+            (vec![wrong], vec![9]),
+            (vec![wrong, again(lowest, 10)], vec![9]),
+            (vec![wrong, again(wrong, 10)], vec![]),
+            (vec![wrong, again(wrong, 10), again(lowest, 11)], vec![]),
+        ] {
+            let all = [&rows[..8], &runs[..]].concat();
+            assert_eq!(single_runs(&measured(CAPS, &all)), expected, "{runs:?}");
+        }
+    }
+
+    #[test]
+    fn a_slow_first_run_does_not_put_the_blame_on_the_one_beside_it() {
+        let clocks = [1400.0, 1260.0, 1130.0, 1000.0, 880.0, 760.0];
+        let watts = [300.0, 250.0, 230.0, 215.0, 205.0, 200.0];
+        for (what, first, second, expected) in
+            [("a slow first run", 110.0, 103.0, None), ("a fast second run", 100.0, 94.0, Some(2))]
+        {
+            let seconds = [first, second, 107.0, 113.0, 121.0, 133.0];
+            let of = |((index, clock), (seconds, watts))| (clock, row(index, clock, seconds, watts));
+            let rows = (0..).zip(clocks).zip(seconds.into_iter().zip(watts)).map(of).collect();
+            let chosen = chosen_setting(CLOCKS, 1260.0, rows).unwrap();
+            assert_eq!(contradicted_run(&chosen).map(|run| run.row), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_sweep_of_either_of_two_knobs_shows_it() {
+        let with_second = |rows: &[SettingMeasurement], second: f64, seconds: f64, watts: f64| {
+            let place =
+                move |m: &SettingMeasurement| SettingMeasurement { second_setting: Some(second), ..scaled(*m, seconds, watts) };
+            rows.iter().map(place).collect::<Vec<_>>()
+        };
+        let clocks = sweep(CLOCKS, 7);
+        let knobs = TuningKnobs { first: CLOCKS, second: Some(TuningKnob::MemoryClockMhz) };
+        let mut rows = [with_second(&clocks, 1215.0, 1.0, 1.0), with_second(&clocks, 810.0, 1.01, 0.9)].concat();
+        for (index, m) in (1..).zip(&mut rows) {
+            m.row = index;
+        }
+        let clean = measured(knobs, &rows);
+        assert_eq!(single_runs(&clean), [0_u64; 0]);
+        rows[10] = scaled(rows[10], 1.0, 0.88);
+        let found = measured(knobs, &rows);
+        assert_eq!((single_runs(&found), found.constrained), (vec![11], clean.constrained));
+        assert_ne!(found.min_edp.setting, rows[10].setting);
+        // Two clocks show no shape, and seven caps at each do.
+        let knobs = TuningKnobs { first: CLOCKS, second: Some(CAPS) };
+        let caps = |clock: f64, seconds: f64| {
+            let cap = move |m: &SettingMeasurement| SettingMeasurement {
+                setting: clock,
+                second_setting: Some(m.setting),
+                ..scaled(*m, seconds, 1.0)
+            };
+            sweep(CAPS, 7).iter().map(cap).collect::<Vec<_>>()
+        };
+        let mut rows = [caps(1400.0, 1.0), caps(1300.0, 1.02)].concat();
+        for (index, m) in (1..).zip(&mut rows) {
+            m.row = index;
+        }
+        let clean = measured(knobs, &rows);
+        assert_eq!(single_runs(&clean), [0_u64; 0]);
+        rows[13] = scaled(rows[13], 0.7, 1.0);
+        let found = measured(knobs, &rows);
+        assert_eq!((single_runs(&found), found.constrained), (vec![14], clean.constrained));
+        // Nothing has to follow a batch size.
+        let knobs = TuningKnobs { second: Some(TuningKnob::BatchSize), ..knobs };
+        assert_eq!(single_runs(&measured(knobs, &rows)), [0_u64; 0]);
+    }
+
+    #[test]
+    fn a_choice_that_is_left_with_too_few_settings_names_the_run() {
+        let mut rows = sweep(CAPS, 5);
+        rows[3] = scaled(rows[3], 0.88, 1.0);
+        let refusal = choose(CAPS, &rows, &limits(1.0), ChoiceMethod::Robust(RobustSettings::default())).unwrap_err();
+        assert!(matches!(refusal, ChoiceRefusal::SingleRun { .. }), "{refusal}");
+        let words = refusal.to_string();
+        assert!(words.starts_with("row 4: 187.5 W would be chosen") && words.contains("measure it again"), "{words}");
+    }
+}
