@@ -91,12 +91,12 @@ pub(crate) fn is_absent_text(text: &str) -> bool {
         || text.len() <= 16 && WORDS.iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 
-/// Returns whether a cell for the name of a board or a node is a placeholder for none. Brackets alone are not: `[0]` may be a
-/// board.
+/// Returns whether a cell for the name of a board or a node is a placeholder for none, as is one of punctuation only: turbostat
+/// writes `-` in the row of all packages. Brackets alone are not: `[0]` may be a board.
 pub(crate) fn is_absent_name(text: &str) -> bool {
     let plain = text.trim().trim_matches(['[', ']', '<', '>', '(', ')']).trim();
-    let words = ["n/a", "nan", "null", "not supported", "unknown error"];
-    plain.is_empty() || is_zero_uuid(plain) || words.iter().any(|word| plain.eq_ignore_ascii_case(word))
+    let words = ["n/a", "na", "nan", "none", "null", "not supported", "unknown error"];
+    !plain.contains(char::is_alphanumeric) || is_zero_uuid(plain) || words.iter().any(|word| plain.eq_ignore_ascii_case(word))
 }
 
 /// The column whose value is none in rows that a flag marks.
@@ -242,7 +242,10 @@ mod tests {
         for text in ["", " ", "[N/A]", "N/A", "nan", "NULL", "[Not Supported]", "[]", zeros, &zeros[4..]] {
             assert!(is_absent_name(text), "{text:?}");
         }
-        for text in ["[0]", "0", "-", "gpu0", "GPU-0123456789", "none-1", "error", "0000", "00000000:00:00.0"] {
+        for text in ["-", "--", "*", "—", "(*)", "{}", "None", "NA", "<none>"] {
+            assert!(is_absent_name(text), "{text:?}");
+        }
+        for text in ["[0]", "0", "-1", "gpu0", "GPU-0123456789", "none-1", "nano", "error", "0000", "00000000:00:00.0", "总"] {
             assert!(!is_absent_name(text), "{text:?}");
         }
     }

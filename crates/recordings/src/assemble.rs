@@ -38,7 +38,7 @@ pub struct ImportedRecording {
 
 #[derive(Debug)]
 struct EventNames {
-    /// Workload of each source; `None`: it belongs to no workload.
+    /// Workload of each source; `None` if it belongs to no workload.
     workloads: Vec<Option<String>>,
     collector: String,
     /// `ce_source`.
@@ -427,7 +427,8 @@ fn note_contradicting_rates(recording: &mut Recording, source: &RecordingSource)
     }
 }
 
-/// Returns an error if a running total falls again and again, as what each row adds does; notes one that begins anew or never changes.
+/// Returns an error if a running total falls again and again, like increments of rows; adds a note if it restarts or never
+/// changes.
 fn check_totals(recording: &mut Recording, source: &mut RecordingSource, options: &ImportOptions) -> Result<(), ImportError> {
     match recording.format {
         RecordingFormat::Csv => {}
@@ -576,9 +577,9 @@ struct TotalRestarts {
     most: f64,
     /// It begins anew several times, after the same count, as in each epoch, and never falls otherwise.
     is_regular: bool,
-    /// Its growth if what it counts again is repeated work.
+    /// Its growth, if repeated counts are repeated work.
     counted_once: f64,
-    /// Its growth if what it had counted before each restart is added.
+    /// Its growth, if the count before each restart is added.
     counted_each_time: f64,
 }
 
@@ -601,7 +602,7 @@ impl TotalRestarts {
         (!before.is_empty()).then_some(Self { most, is_regular, counted_once, counted_each_time })
     }
 
-    /// Adds to a total what it had counted before it began anew.
+    /// Adds the count before a reset to a total.
     fn add_up(source: &mut RecordingSource, field: ReadingField) {
         let values = source.readings.iter_mut().flat_map(|reading| &mut reading.values);
         Self::add_to(values.filter(|(other, _)| *other == field).map(|(_, value)| value));
@@ -861,7 +862,7 @@ fn telemetry_event(recording: &Recording, names: &EventNames, number: usize, ind
         let (ends, workload) = (event.last, event.workload.take());
         portion.apply(&mut event);
         event.last |= ends;
-        // A stay that names no workload, and is not nobody's, is of that of its source.
+        // A stay without a workload gets that of its source, unless it is the unattributed part.
         event.workload = event.workload.or_else(|| workload.filter(|_| !source.is_nobodys));
     }
     event

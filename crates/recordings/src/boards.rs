@@ -305,6 +305,10 @@ fn split_interleaved(recording: &mut Recording, options: &ImportOptions) -> Resu
                 let name = device.name.clone();
                 note_one_meter(recording, &name);
             }
+            (None, Some(bursts)) if repeat_one_reading(source, &bursts) => {
+                let note = describe_repeats(recording, device);
+                recording.add_note(note);
+            }
             (None, Some(bursts)) => {
                 let second = &source.readings[bursts.first + 1];
                 let whose = describe_board(device);
@@ -392,8 +396,25 @@ pub(crate) fn are_of_one_meter(group: &[RecordedReading]) -> bool {
 }
 
 fn are_close_bursts(readings: &[RecordedReading], bursts: &RowBursts) -> bool {
-    let ends = bursts.starts.iter().skip(1).copied().chain([readings.len()]);
-    bursts.starts.iter().zip(ends).all(|(start, end)| are_of_one_meter(&readings[*start..end]))
+    bursts.groups(readings).all(are_of_one_meter)
+}
+
+/// Returns the note that rows of one time count once.
+fn describe_repeats(recording: &Recording, device: &RecordedDevice) -> String {
+    let way = if device.is_anonymous { way_to_distinguish_boards(recording.format) } else { FILE_OF_ITS_OWN };
+    format!(
+        "rows {} come together and repeat one reading each time: they count once; if they are of several boards, {way}",
+        describe_board(device)
+    )
+}
+
+/// Returns whether the rows of each burst repeat one reading, which changes from burst to burst: turbostat writes the power of all
+/// packages beside that of the only one. Boards that idle or are capped may draw the same.
+fn repeat_one_reading(source: &RecordingSource, bursts: &RowBursts) -> bool {
+    let is_one = |group: &[RecordedReading]| group.windows(2).all(|pair| pair[0].values == pair[1].values);
+    bursts.starts.len() >= READINGS_OF_ONE_BOARD
+        && count_levels(source) >= LEVELS_OF_ONE_BOARD
+        && bursts.groups(&source.readings).all(is_one)
 }
 
 /// Notes that power readings that come together are taken for those of one meter.
@@ -440,6 +461,12 @@ struct RowBursts {
 }
 
 impl RowBursts {
+    /// Returns the rows of each group.
+    fn groups<'r>(&self, rows: &'r [RecordedReading]) -> impl Iterator<Item = &'r [RecordedReading]> {
+        let ends = self.starts.iter().skip(1).copied().chain([rows.len()]);
+        self.starts.iter().zip(ends).map(move |(start, end)| &rows[*start..end])
+    }
+
     /// Returns the place of each row in its group.
     fn places(&self, rows: usize) -> Vec<usize> {
         let ends = self.starts.iter().skip(1).copied().chain([rows]);
@@ -514,7 +541,7 @@ pub(crate) fn refuse_clock_back(
         );
         return Err(recording.error(reading.file as usize, u64::from(reading.line), problem, remedy));
     }
-    // With a given zone, times of the hour that comes twice are known.
+    // With a given zone, times in the repeated hour are known.
     let may_be_zone_change = options.time_zone.is_none() && recording.tables.iter().any(|table| table.time_zone.is_some());
     if !meets_rows && !may_be_zone_change || recording.format.is_mlperf() && is_logger_restart(readings, index) {
         return Ok(());
@@ -860,8 +887,8 @@ fn has_local_id(source: &RecordingSource) -> bool {
     local_id(source).is_some_and(|id| !id.is_empty() && !is_zero_uuid(id) && !id.ends_with(BY_ORDER))
 }
 
-/// Returns whether the energy counter of a board may have gone on to what it is in a later record: it has not fallen, nor risen by
-/// more than what is metered can draw.
+/// Returns whether the energy counter of a board may have continued in a later record: it has not fallen, nor risen by more
+/// than the metered power allows.
 fn counter_goes_on(before: &RecordingSource, later: &RecordingSource, most_watts: f64) -> bool {
     let counts = |source: &RecordingSource| -> Vec<(EventTime, f64)> {
         let count = |reading: &RecordedReading| Some((reading.time, value(reading, ReadingField::EnergyJoulesTotal)?));

@@ -1,4 +1,4 @@
-//! Figures against what is possible: power against what a board can draw, an energy counter against its power.
+//! Checks figures for plausibility: power against the power of the board, an energy counter against power.
 
 mod counter_steps;
 
@@ -9,8 +9,8 @@ use eadt_schemas::v1::Meter;
 
 use self::counter_steps::{
     CounterOrigin, CounterStep, JointEnergy, MIN_STANDSTILL_SECONDS, SOUND_RATIOS, counter_steps, describe_another_scale,
-    describe_coarse_steps, describe_contradiction, describe_standstill, describe_unseen_standstill, is_power_finer,
-    steepest_step, sum_steps,
+    describe_coarse_steps, describe_contradiction, describe_standstill, describe_unseen_standstill, has_large_steps,
+    is_power_finer, steepest_step, sum_steps,
 };
 use crate::counter_wraps::settle_falls;
 use crate::csv_table::may_count_ticks;
@@ -44,7 +44,7 @@ struct ImpossibleWatts {
 }
 
 /// Less than this no such thing draws at its highest: all of it is in another unit.
-const LEAST_WATTS: f64 = 1.0;
+pub(crate) const LEAST_WATTS: f64 = 1.0;
 
 /// Less than this a node seldom draws at its highest, in watts.
 const LITTLE_FOR_A_NODE_WATTS: f64 = 25.0;
@@ -300,7 +300,7 @@ fn refuse_sum_of_power(recording: &mut Recording, source: &mut RecordingSource) 
 const READINGS_OF_UNKNOWN_UNIT: usize = 4;
 /// Seconds of a table over which a counter that makes next to nothing is no chance, in however few rows.
 const SECONDS_OF_UNKNOWN_UNIT: f64 = 10.0;
-/// Readings of a format whose units are known, from which on a board that draws next to nothing is refused.
+/// Readings of a format with known units from which on a board with almost no power is refused.
 const READINGS_OF_KNOWN_UNIT: usize = 10;
 
 /// Returns an error if no reading of power is as high as that of what is metered: a whole recording below it is in kilowatts, for
@@ -545,9 +545,9 @@ fn check_little_growth(
     Ok(())
 }
 
-/// Notes a coarse counter without power.
+/// Notes a coarse counter without power, if one of its steps is a large part of its energy.
 fn note_coarse_steps(recording: &mut Recording, steps: &[CounterStep<'_>], device: &str) {
-    if let Some(coarse) = describe_coarse_steps(steps) {
+    if let Some(coarse) = describe_coarse_steps(steps).filter(|_| has_large_steps(steps)) {
         recording.add_note(format!("{device}: {coarse}: energy is known to within one of them"));
     }
 }
@@ -637,8 +637,8 @@ fn counter_growth(source: &RecordingSource, origin: CounterOrigin) -> Option<(f6
     Some((watts, has_power || steps.len() < READINGS_OF_UNKNOWN_UNIT || seconds < MIN_STANDSTILL_SECONDS))
 }
 
-/// Leaves out energy counters that make next to nothing beside others, of formats whose units are known, that make what a device
-/// draws: then it is not the unit.
+/// Leaves out energy counters that grow far too slowly beside others, in formats with known units that fit a device's power:
+/// then the unit is not the cause.
 pub(crate) fn leave_tiny_counters_out(recording: &mut Recording) {
     let mut sources = std::mem::take(&mut recording.sources);
     let origin = CounterOrigin::of(recording);
@@ -695,7 +695,7 @@ fn refuse_glitches(recording: &mut Recording, readings: &mut [RecordedReading], 
     refuse_dips(recording, readings, most);
 }
 
-/// A counter has risen to so many times what it rises over a dip: it was not just reset.
+/// A counter whose value is so many times its rise over a dip was not just reset.
 const COUNT_OVER_A_DIP: f64 = 4.0;
 /// A counter that is down for longer has been reset.
 const READINGS_OF_A_DIP: usize = 10;

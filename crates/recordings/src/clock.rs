@@ -94,7 +94,7 @@ impl NamedTimeZone {
         Self { name: "UTC".to_owned(), zone: TimeZone::UTC }
     }
 
-    /// Returns the hour that its clocks show; `None`: a time beyond those of any calendar.
+    /// Returns the hour that its clocks show; `None` if the time is outside of the calendar.
     pub(crate) fn hour(&self, time: EventTime) -> Option<i8> {
         Some(self.zone.to_datetime(Timestamp::from_microsecond(time.micros()).ok()?).hour())
     }
@@ -110,7 +110,7 @@ impl NamedTimeZone {
         if let Some(offset) = parse_offset(text) {
             return Ok(named(TimeZone::fixed(offset)));
         }
-        // Without rules, `UTC+2` would be west of Greenwich by POSIX, which nobody means.
+        // Without rules, `UTC+2` would be west of Greenwich by POSIX, which is never intended.
         let rules = text.contains(',').then(|| TimeZone::posix(text).ok()).flatten();
         let zone = rules.or_else(|| TimeZone::tzif(text, &zone_file(text)?).ok());
         zone.map(named).ok_or_else(|| {
@@ -498,7 +498,7 @@ mod tests {
         ] {
             let error = read("auto", text).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");
-            // What is offered reads the text.
+            // The format that the error proposes reads the text.
             let offered = error.split_once("--time-format \"").and_then(|(_, rest)| rest.split_once('"'));
             assert!(offered.is_none_or(|(pattern, _)| read(pattern, text).is_ok()), "{text}: {error}");
         }

@@ -58,7 +58,7 @@ impl DecimalMarkDetector {
             (false, false) if either_point && table_points && !table_commas => marks(Some(DecimalMark::Point)),
             (false, false) if !either_comma => Self { point_is_open: separator == Some(';'), ..marks(None) },
             (false, false) if either_point => marks(None),
-            // `1,234` alone: who separates columns with a comma has no decimal comma.
+            // `1,234` alone: a file that separates columns with a comma has no decimal comma.
             (false, false) if separator == Some(',') => marks(Some(DecimalMark::Point)),
             (false, false) if separator == Some(';') => marks(Some(DecimalMark::Comma)),
             (false, false) => marks(None),

@@ -17,6 +17,7 @@ use crate::names::shell_quote;
 use crate::prometheus_text::split_printed_series;
 use crate::quantity::{QuantityCell, is_quantity, parse_quantity};
 use crate::recording::Recording;
+use crate::sum_of_devices::TOTAL_WORDS;
 use crate::table::{HeaderCriteria, RowCells, TableReader};
 use crate::units::{Dimension, Unit, bracketed_unit, lowercase_words, word_places, worded_unit};
 use crate::{ImportError, ImportOptions, ReadingField, RecordingFile, RecordingFormat};
@@ -286,7 +287,7 @@ fn may_number_boards(name: &str, known: &[&str], numbers: &[f64]) -> bool {
 
 /// Returns whether a column's name states that it counts up, such as `energyTotal`.
 fn names_a_total(name: &str) -> bool {
-    let is_total = |word: &str| TOTAL_WORDS.iter().any(|total| word.eq_ignore_ascii_case(total));
+    let is_total = |word: &str| RUNNING_TOTAL_WORDS.iter().any(|total| word.eq_ignore_ascii_case(total));
     word_places(name).into_iter().any(|place| is_total(&name[place]))
 }
 
@@ -325,12 +326,12 @@ fn suggest_totals_of_boards(columns: &mut [ColumnPreview], rows: &[Vec<String>])
 const NAMES_OF_ANY_ID: [&str; 9] = ["bus", "id", "idx", "index", "minor", "ordinal", "rank", "serial", "slot"];
 
 /// Words of a column that counts up.
-const TOTAL_WORDS: [&str; 3] = ["total", "counter", "cumulative"];
+const RUNNING_TOTAL_WORDS: [&str; 3] = ["total", "counter", "cumulative"];
 
 /// Chooses between a column and its running total, such as `energy` and `energy_total`: mapped both, they would fill one figure.
 fn drop_duplicate_total(columns: &mut [ColumnPreview]) {
     let stem = |name: &str| {
-        let is_total = |word: &String| TOTAL_WORDS.contains(&word.as_str());
+        let is_total = |word: &String| RUNNING_TOTAL_WORDS.contains(&word.as_str());
         let words = lowercase_words(name);
         let plain: Vec<&String> = words.iter().filter(|word| !is_total(word)).collect();
         (plain.len() < words.len(), plain.into_iter().cloned().collect::<Vec<String>>())
@@ -473,13 +474,11 @@ fn suggest_unit_of_module(columns: &mut [ColumnPreview]) {
     }
 }
 
-/// Words of sums of all boards. A mean may be a figure of one.
-const SUM_WORDS: [&str; 6] = ["aggregate", "all", "overall", "sum", "total", "totals"];
-
-/// Returns whether a column's name states that it is of all boards together, such as `total_power_W`.
+/// Returns whether a column's name states that it is of all boards together, such as `total_power_W`. A mean may be a figure of
+/// one.
 fn names_a_sum_column(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    name.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| SUM_WORDS.contains(&word))
+    let lower = name.to_lowercase();
+    lower.split(|c: char| !c.is_alphanumeric()).any(|word| TOTAL_WORDS.contains(&word))
 }
 
 impl fmt::Display for TablePreview {

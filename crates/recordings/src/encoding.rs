@@ -195,7 +195,7 @@ impl<R: Read> Utf16Reader<R> {
     }
 
     fn push(&mut self, character: char) {
-        // A byte-order mark within a file begins what was appended.
+        // A byte-order mark within a file begins appended text.
         if character != '\u{feff}' {
             self.utf8.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
         }

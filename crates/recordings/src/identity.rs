@@ -137,9 +137,9 @@ fn may_name_loosely(word: &str, text: &str) -> bool {
 #[derive(Debug)]
 struct IdColumn {
     column: usize,
-    /// `None`: the name does not show it, the values must.
+    /// `None` if the values and not the name decide it.
     scope: Option<IdScope>,
-    /// Each value so far identifies a board in whatever column it is.
+    /// All values so far identify boards, in any column.
     has_ids: bool,
     /// The name is one of a state, another reading or a time.
     is_of_states: bool,
@@ -292,7 +292,7 @@ impl IdColumns {
         })
     }
 
-    /// Like [`Self::boards_in_rounds`], by a column whose name shows nothing: what the job does may take turns as well.
+    /// Like [`Self::boards_in_rounds`], by a column whose name shows nothing: the job's own phases may alternate as well.
     pub(crate) fn unnamed_in_rounds(&self, watts_of: impl Fn(SourceId) -> HashMap<u64, f64>) -> Option<SeveralBoards> {
         let is_open = |candidate: &&IdColumn| candidate.values.len() > 1 && candidate.is_of_texts();
         self.candidates.iter().filter(is_open).find_map(|candidate| {

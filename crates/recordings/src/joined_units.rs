@@ -95,7 +95,7 @@ pub(crate) fn joined_units(name: &str) -> Vec<JoinedUnit<'_>> {
                 () if !matches!(prefix, 'k' | 'K' | 'm' | 'M' | 'u' | 'µ' | 'μ' | 'G') => read(text),
                 () if stem.is_empty() || is_quantity(stem) => read(whole),
                 () if WORDS_IN_PREFIXES.contains(&before.to_ascii_lowercase().as_str()) || is_quantity(before) => read(text),
-                // `PDUKWh`: of what is not known, the letter may be of either.
+                // `PDUKWh`: without further facts, the letter may belong to either.
                 () => Some(JoinedUnit::Ambiguous(whole)),
             }
         } else if joins(at) && matches!(text, "MW" | "MJ") {

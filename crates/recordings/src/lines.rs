@@ -72,7 +72,7 @@ impl<R: Read> Read for CarriageReturnReader<R> {
 
 /// Number of first bytes that show the kind of a file.
 const MAGIC_BYTES: u64 = 16;
-/// The first bytes of what is not read, and what it is.
+/// The first bytes of formats that are not read, with the error text.
 const FOREIGN_FORMS: [(&[u8], &str); 13] = [
     (&[0x1f, 0x8b], "it is compressed with gzip"),
     (b"BZh", "it is compressed with bzip2"),

@@ -1,6 +1,7 @@
 //! The usual one of some numbers.
 
-/// Returns the median; of an even number of values the upper of the two in the middle, which is one of them. `None`: there are none.
+/// Returns the median; of an even number of values the upper of the two in the middle, which is one of them. `None` if there
+/// are none.
 pub(crate) fn upper_median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);

@@ -562,7 +562,7 @@ impl RunWalk {
             _ => {}
         }
         let mut values = Vec::new();
-        // While nothing is trained the count stays what it was.
+        // While nothing is trained the count stays the same.
         let samples = self.samples(entry).or(self.known.filter(|_| !training));
         if let Some(samples) = samples.filter(|samples| self.counted.is_none_or(|(known, _)| *samples > known)) {
             self.counted = Some((samples, entry.time));

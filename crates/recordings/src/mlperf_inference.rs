@@ -329,7 +329,7 @@ fn power_line(text: &str, clock: &TimeParser) -> Result<(ParsedTime, Option<f64>
     }
 }
 
-/// Returns how many samples were done in so many seconds, and notes what of the log contradicts that.
+/// Returns how many samples were done in so many seconds, and adds notes on contradictions in the log.
 fn samples_done(detail: &DetailLog, seconds: f64, notes: &mut Vec<String>) -> Option<f64> {
     let queried = detail.queried();
     match (detail.samples_per_second(), queried) {

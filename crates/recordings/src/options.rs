@@ -48,7 +48,7 @@ pub enum AcceptedFinding {
     NestedRows,
     /// A device has, or follows, the sum of the figures of others: all count.
     Sums,
-    /// A running total falls again and again. What it had counted before it begins anew near zero is added.
+    /// A running total falls again and again. The count before each restart near zero is added.
     FallingTotals,
 }
 

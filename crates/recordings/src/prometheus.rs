@@ -113,7 +113,7 @@ impl QueryResponse {
     }
 }
 
-/// A value as Prometheus writes it, as a text; as a number by others. `None`: it is no number.
+/// A value as Prometheus writes it, as a text; as a number by others. `None` if it is no number.
 struct SampleValue(Option<f64>);
 
 impl<'de> Deserialize<'de> for SampleValue {
@@ -441,7 +441,7 @@ impl PrometheusImport {
         }
     }
 
-    /// Makes readings of what was gathered.
+    /// Makes readings of the gathered series.
     fn finish(mut self, recording: &mut Recording, options: &ImportOptions) -> Result<(), ImportError> {
         if self.samples.is_empty() {
             if let Some(problem) = self.problem {
@@ -768,7 +768,7 @@ enum BoardCount {
 
 type TimeSeries = Vec<(EventTime, f64)>;
 
-/// The readings of what goes by one name, by series and by place.
+/// The readings under one name, by series and by place.
 #[derive(Debug, Default)]
 struct ReadingsByPlace<'a> {
     /// The labels have an id that no other board has.
@@ -938,7 +938,7 @@ fn merge_samples(field: ReadingField, candidates: &[&SeriesSample]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Makes the sources of a board, one for each workload that has a part of it and one for what is nobody's.
+/// Makes the sources of a board, one for each workload on it and one for the unattributed part.
 fn push_shared(recording: &mut Recording, file: FileId, device: &RecordedDevice, moments: Vec<TargetSnapshot>) {
     let mut stays = BoardTenancies::default();
     let portions: Vec<_> = moments.iter().map(|moment| stays.observe(moment.time, &moment.tenants)).collect();

@@ -228,7 +228,7 @@ fn parse_quoted(text: &str) -> Result<(Cow<'_, str>, &str), &'static str> {
                 match escaped {
                     'n' => head.push('\n'),
                     '\\' | '"' => head.push(escaped),
-                    // As in Prometheus: an unknown escape is kept as it is.
+                    // An unknown escape is kept unchanged, as in Prometheus.
                     other => head.extend(['\\', other]),
                 }
                 from = at + escaped.len_utf8();

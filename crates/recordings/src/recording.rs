@@ -113,6 +113,10 @@ pub(crate) struct RecordedDevice {
     pub(crate) is_anonymous: bool,
     /// Rows name it as no other board is named, such as by a UUID.
     pub(crate) is_unique: bool,
+    /// The text in the mapped column of boards.
+    pub(crate) row_name: Option<String>,
+    /// The board to which its own columns are mapped.
+    pub(crate) board: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -328,6 +332,12 @@ impl Recording {
         }
         let names: Vec<&str> = of_boards.iter().map(|(_, column)| column.as_str()).collect();
         self.columns.insert(field, list_first(&names, NAMES_SHOWN));
+    }
+
+    /// Returns the column of a field that is mapped to a board; of several files, the first.
+    pub(crate) fn column_of_board(&self, field: ReadingField, board: &str) -> Option<&str> {
+        let of_boards = self.columns_of_boards.get(&field)?;
+        of_boards.iter().find(|(have, _)| have == board).map(|(_, column)| column.as_str())
     }
 
     /// Returns a `--map` of each column of a field, with the unit that was asked for, under another name.

@@ -14,7 +14,7 @@ use crate::{DecimalMark, RecordingFormat};
 pub(crate) const COUNTER_LEFT_OUT: &str = "counter left out";
 pub(crate) const COUNTER_JUMPS: &str = "counter";
 
-/// Result of an import: what was read, what became of it, and notes for a careful reader.
+/// Result of an import: the files read, their result, and notes for the user.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ImportReport {
     pub format: RecordingFormat,

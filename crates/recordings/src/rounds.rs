@@ -1,4 +1,4 @@
-//! Columns that name boards by what is in them, whatever they are called: each value comes once in each round of sampling.
+//! Finds columns that name boards by their values and not by their names: each value comes once in each round of sampling.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -18,7 +18,7 @@ const FEWEST_ROUNDS: usize = 5;
 const FEWEST_ROUNDS_OF_NUMBERS: usize = 8;
 /// Boards are read in turn within one step of sampling. Hours of a day and phases of a job take turns more slowly.
 const LONGEST_ROUND_SECONDS: f64 = 900.0;
-/// Fewer rounds of numbers, or more of them, in a column whose name shows nothing may be what a job does.
+/// Fewer rounds of numbers, or more numbers, in a column with an unknown name may come from the job's own phases.
 const FEWEST_ROUNDS_OF_UNNAMED_NUMBERS: usize = 20;
 const MOST_UNNAMED_NUMBERS: usize = 16;
 /// The least difference between the mean powers of two boards, as a share of the greater one, that shows two levels.
@@ -279,7 +279,7 @@ pub(crate) fn find_rounds(rows: &[ValueRow], watts: &HashMap<u64, f64>, is_numbe
 }
 
 /// Like [`find_rounds`], for a column whose name shows nothing. The levels of both halves of the rounds must be equal, and
-/// numbers must be no times. `numbers` has the number of each value; `None`: the values are texts.
+/// numbers must be no times. `numbers` has the number of each value; `None` if the values are texts.
 pub(crate) fn find_unnamed_rounds(rows: &[ValueRow], watts: &HashMap<u64, f64>, numbers: Option<&[i64]>) -> Option<(u64, usize)> {
     let rows = rows_with_power(rows, watts);
     let fewest = if numbers.is_some() { FEWEST_ROUNDS_OF_UNNAMED_NUMBERS } else { FEWEST_ROUNDS };
@@ -539,7 +539,8 @@ mod tests {
         }
     }
 
-    /// What it is, the value of a row, its time in seconds and its watts, whether values are numbers, and the boards found.
+    /// Name of the case, the value of a row, its time in seconds and its watts, whether values are numbers, and the boards
+    /// found.
     type Rounds<'a> = (&'a str, fn(u32) -> u32, fn(u32) -> f64, fn(u32) -> f64, bool, Option<usize>);
 
     #[test]
@@ -627,7 +628,7 @@ mod tests {
         }
     }
 
-    /// What it is, the time of a row in seconds and its watts, and whether two boards are found.
+    /// Name of the case, the time of a row in seconds, its watts, and whether two boards are found.
     type Turns<'a> = (&'a str, fn(u32) -> f64, &'a dyn Fn(u32) -> f64, bool);
 
     #[test]
@@ -672,7 +673,7 @@ mod tests {
         assert_eq!(find_board_turns(&few), None);
     }
 
-    /// What is lost, the time of a row in seconds, its watts, the rows that are lost, and whether the boards of all others are known.
+    /// Lost data, the time of a row in seconds, its watts, the lost rows, and whether the boards of all others are known.
     type LostRows<'a> = (&'a str, &'a dyn Fn(u32) -> f64, (&'a dyn Fn(u32) -> f64, bool), &'a [u32], bool);
 
     #[test]

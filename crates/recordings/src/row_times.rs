@@ -10,7 +10,7 @@ use crate::clock::ParsedTime;
 use crate::options::FileSetKind;
 use crate::recording::{RecordedReading, Recording, SourceId, SourceKind};
 
-/// A time that cannot be settled: what is wrong, and what to do.
+/// A time that cannot be determined: the reason, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RowTimeError {
     pub(crate) line: u64,
@@ -26,7 +26,7 @@ pub(crate) struct RowTimes {
     latest: Option<EventTime>,
     /// The end of the file before, of which this one may be the next part.
     before: Option<FileEnd>,
-    /// The first line whose time has an offset, and the first whose time has none.
+    /// The first line with a UTC offset, and the first without one.
     with_offset: Option<u64>,
     without_offset: Option<u64>,
     /// The first row, if its time comes twice and nothing above shows which is meant; with both times.
@@ -37,7 +37,7 @@ pub(crate) struct RowTimes {
 #[derive(Debug)]
 pub(crate) struct FileEnd {
     latest: EventTime,
-    /// Its rows' names of their boards; `None`: no name.
+    /// Its rows' names of their boards; `None` for no name.
     boards: BTreeSet<Option<String>>,
 }
 

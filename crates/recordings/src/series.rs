@@ -308,7 +308,7 @@ pub enum SeriesAttribution {
         /// Empty if a label names the workload.
         pod: String,
     },
-    /// The series names nobody, or only the exporter itself.
+    /// The series names no workload, or only the exporter itself.
     Nobody,
     /// A label names the workload, and nothing its namespace.
     NoNamespace(String),
@@ -440,7 +440,7 @@ pub struct BoardHolders {
 }
 
 impl BoardHolders {
-    /// Adds what one series names.
+    /// Adds the labels of one series.
     pub fn add(&mut self, attribution: &SeriesAttribution, instance: Option<&MigInstance>) {
         if let Some(MigInstance { id, slices }) = instance {
             let known = self.instances.entry(id.clone()).or_default();

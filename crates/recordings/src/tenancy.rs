@@ -11,13 +11,13 @@ use eadt_schemas::v1::{GpuTelemetry, ShareMethod};
 pub struct BoardTenant {
     /// `namespace/name`.
     pub workload: String,
-    /// Part of the board's power attributed to it, 0 to 1; `None`: all of it.
+    /// Part of the board's power attributed to it, 0 to 1; `None` for all of it.
     pub share: Option<f64>,
     /// Method that found the share; `None` if there is none.
     pub method: Option<ShareMethod>,
 }
 
-/// Returns the part of a board that belongs to nobody, or 0 if it is too little to matter.
+/// Returns the part of a board that is attributed to no workload, or 0 if it is negligible.
 pub fn unattributed_share(tenants: &[BoardTenant]) -> f64 {
     if tenants.is_empty() || tenants.iter().any(|tenant| tenant.share.is_none()) {
         return 0.0;
@@ -29,7 +29,7 @@ pub fn unattributed_share(tenants: &[BoardTenant]) -> f64 {
 /// Attribution of a reading to a workload, as in a telemetry event.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ReadingAttribution {
-    /// `None`: it belongs to nobody.
+    /// `None` if it is attributed to no workload.
     pub workload: Option<String>,
     /// Event time of the stay's first reading in microseconds: unique over restarts of a collector, too, which cannot know whether
     /// the board changed hands meanwhile.
@@ -62,8 +62,8 @@ impl BoardTenancies {
     /// Returns the portions of a reading at `time`, which must be newer than the one before: first of the stays that it ends.
     pub fn observe(&mut self, time: EventTime, tenants: &[BoardTenant]) -> Vec<ReadingAttribution> {
         let rest = unattributed_share(tenants);
-        // While a board is shared, the part of nobody may come and go: its stay goes on with a share of 0, so that the parts are
-        // the whole at every moment. Shares by use change with every reading, so that it exists from the start.
+        // While a board is shared, the unattributed part may come and go: its stay continues with a share of 0, so that the
+        // parts are the whole at every moment. Shares by use change with every reading, so that it exists from the start.
         let shared = tenants.iter().any(|tenant| tenant.share.is_some());
         let by_use = |method| matches!(method, ShareMethod::ProcessUtilization | ShareMethod::Profiling);
         let varies = tenants.iter().any(|tenant| tenant.method.is_some_and(by_use));

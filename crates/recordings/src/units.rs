@@ -675,7 +675,7 @@ fn words(name: &str) -> impl Iterator<Item = &str> {
 /// Multiples of counts, as letters and as words.
 const COUNT_LETTERS: [&str; 7] = ["k", "K", "M", "B", "G", "bn", "Mio"];
 const COUNT_WORDS: [&str; 6] = ["thousand", "thousands", "million", "millions", "billion", "billions"];
-/// The same in small letters, which mean nothing else directly behind what is counted.
+/// The same in small letters, which have no other meaning directly behind a counted thing.
 const SMALL_COUNT_LETTERS: [&str; 2] = ["m", "b"];
 /// Words that a letter behind them makes a multiple of.
 const COUNTED_WORDS: [&str; 7] = ["images", "samples", "sequences", "steps", "token", "tokens", "total"];

@@ -1,7 +1,7 @@
 //! Boards beside their total, their mean or their twin, and boards without an id in turn: energy counts once, or the import stops.
 
 use eadt_recordings::{AcceptedFinding, ImportOptions, ImportedRecording, RecordingFormat, SameTimeRule};
-use eadt_schemas::v1::GpuTelemetry;
+use eadt_schemas::v1::{GpuTelemetry, Meter};
 
 use crate::support::{maps, near, read_texts, telemetry};
 
@@ -90,6 +90,33 @@ fn totals_beside_their_boards_count_once() {
 }
 
 #[test]
+fn a_row_of_all_boards_is_refused_by_its_name() {
+    let watts = |own: u32, row: u32| 100 + 40 * own + (row * (7 + own)) % 23;
+    let table = |rows: u32, total: Option<&str>, watts: &dyn Fn(u32, u32) -> u32| {
+        let of_row = |row: u32| {
+            let time = clock(5000 * row);
+            let total = total.map_or_else(String::new, |name| format!("{time},{name},{}\n", watts(0, row) + watts(1, row)));
+            format!("{total}{time},0,{}\n{time},1,{}\n", watts(0, row), watts(1, row))
+        };
+        format!("time,dev,w\n{}", (0..rows).map(of_row).collect::<String>())
+    };
+    let power = ImportOptions { meter: Some(Meter::Node), ..maps(&["device=dev", "power_watts=w:W"]) };
+    let totals = ["-", "--", "*", "None", "NA", "Total", "grand total", "combined", "Summe", "gesamt", "合計", "合计"];
+    let boards = ["alloy", "combiner", "none-1", "grand", "rack"];
+    let steady = |own: u32, _: u32| watts(own, 0);
+    let kinds = [("few rows", 6, &watts as &dyn Fn(u32, u32) -> u32), ("steady power", 60, &steady)];
+    for (what, rows, watts) in kinds {
+        let alone = joules(&import(&table(rows, None, watts), &power).unwrap());
+        for (name, is_total) in totals.map(|name| (name, true)).into_iter().chain(boards.map(|name| (name, false))) {
+            let imported = import(&table(rows, Some(name), watts), &power).unwrap();
+            let refused: u64 = imported.report.refused.iter().map(|refused| refused.lines).sum();
+            near(joules(&imported), if is_total { alone } else { 2.0 * alone }, &format!("{what}, {name}"));
+            assert_eq!(refused, if is_total { u64::from(rows) } else { 0 }, "{what}, {name}");
+        }
+    }
+}
+
+#[test]
 fn a_meter_with_losses_beside_its_boards_stops_the_import() {
     let text = wide(|row| format!("{:.1}", 1.04 * sum(&ALL, row) + 37.0));
     let power = maps(&["power_watts=p_{x}:W"]);
@@ -175,6 +202,37 @@ fn boards_in_turn_are_found_and_kept_apart_over_blank_doubled_and_lost_rows() {
 }
 
 #[test]
+fn rows_that_repeat_the_reading_of_their_time_are_of_one_board() {
+    let power = ImportOptions { meter: Some(Meter::Node), ..maps(&["power_watts=PkgWatt:W"]) };
+    let table = |rows: u32, microseconds: u32, watts: &dyn Fn(u32, u32) -> u32| {
+        let of_row = |row: u32| {
+            let second = 1_738_576_800 + 5 * row;
+            let all = format!("{second}.000000\t-\t{}\n", watts(0, row));
+            format!("{all}{second}.{microseconds:06}\t0\t{}\n", watts(1, row))
+        };
+        format!("time\tCore\tPkgWatt\n{}", (0..rows).map(of_row).collect::<String>())
+    };
+    let unix = ImportOptions { time_format: Some("unix".parse().unwrap()), ..power };
+    let wave = |row: u32| 150 + row * 7 % 23;
+    let expected: f64 = (0..59).map(|row| 2.5 * f64::from(wave(row) + wave(row + 1))).sum();
+    for microseconds in [0, 100] {
+        let imported = import(&table(60, microseconds, &|_, row| wave(row)), &unix).unwrap();
+        let whole = joules(&imported);
+        assert!((whole / expected - 1.0).abs() < 1e-3, "{microseconds} µs apart: {whole} instead of {expected}");
+        assert_eq!(imported.report.boards.len(), 1);
+    }
+    for (what, text) in [
+        ("other power", table(60, 0, &|own, row| wave(row) + own)),
+        ("steady power", table(60, 0, &|_, _| 55)),
+        ("two levels", table(60, 100, &|_, row| [100, 300][(row / 4 % 2) as usize])),
+        ("few rows", table(8, 100, &|_, row| wave(row))),
+    ] {
+        let error = import(&text, &unix).map(|imported| joules(&imported)).unwrap_err();
+        assert!(error.contains("come close together"), "{what}: {error}");
+    }
+}
+
+#[test]
 fn two_boards_without_an_id_in_turn_are_no_board_of_their_mean() {
     let power = |same_time| ImportOptions { same_time, ..maps(&["power_watts=w:W"]) };
     let table = |offset: u32, watts: &dyn Fn(u32, u32) -> f64| -> String {
@@ -205,4 +263,118 @@ fn two_boards_without_an_id_in_turn_are_no_board_of_their_mean() {
     );
     let phases = table(500, &|own, row| [300.0, 100.0][((row + own / 2) % 2) as usize]);
     assert_eq!(import(&phases, &power(None)).unwrap().report.boards.len(), 1, "phases of two rows");
+}
+
+/// A board, the column of its counter, and what that counts in a row, in kWh.
+type Register<'a> = (&'a str, &'a str, &'a dyn Fn(f64) -> f64);
+/// What it is, its registers, the note of it, and the boards that count.
+type Registers<'a> = (&'a str, [Register<'a>; 3], &'a str, usize);
+
+fn import_registers(registers: &[Register<'_>]) -> ImportedRecording {
+    let columns: Vec<&str> = registers.iter().map(|(_, column, _)| *column).collect();
+    let row = |row: u32| {
+        let counts: Vec<String> = registers.iter().map(|(.., count)| format!("{:.2}", count(f64::from(row)))).collect();
+        format!("{},{}\n", clock(60_000 * row), counts.join(","))
+    };
+    let text = format!("time,{}\n{}", columns.join(","), (0..60).map(row).collect::<String>());
+    let mapped: Vec<String> =
+        registers.iter().map(|(board, column, _)| format!("energy_joules_total[{board}]={column}:kWh")).collect();
+    let mapped: Vec<&str> = mapped.iter().map(String::as_str).collect();
+    let options = ImportOptions { meter: Some(Meter::Node), ..maps(&mapped) };
+    import(&text, &options).unwrap_or_else(|error| panic!("{mapped:?}: {error}"))
+}
+
+#[test]
+fn a_total_of_even_rises_is_known_by_its_name_and_numbers() {
+    const BY_NAME: &str = "is by its name the total of";
+    const BY_NUMBERS: &str = "it may be their total";
+    let level = |from: f64, each: f64| move |row: f64| from + each * row;
+    let (one, two, all) = (level(100.0, 0.02), level(200.0, 0.01), level(300.0, 0.03));
+    let (at_day, at_night) = (|row: f64| 100.0 + 0.03 * row.min(30.0), |row: f64| 200.0 + 0.03 * (row - 30.0).max(0.0));
+    let (later, other, constant) = (level(812.5, 0.03), level(300.0, 0.05), level(200.0, 0.0));
+    let (low, middle, high) = (level(0.0, 0.01), level(0.0, 0.02), level(0.0, 0.03));
+    let cases: [Registers<'_>; 15] = [
+        ("a board", [("T1", "a", &one), ("T2", "b", &two), ("import", "c", &all)], BY_NAME, 2),
+        ("one letter", [("T", "c", &all), ("T1", "a", &one), ("T2", "b", &two)], BY_NAME, 2),
+        ("a column", [("a", "Meter 5 Total", &all), ("b", "Meter 5 T1", &one), ("c", "Meter 5 T2", &two)], BY_NAME, 2),
+        ("a column at its end", [("a", "kWh total", &all), ("b", "kWh T1", &one), ("c", "kWh T2", &two)], BY_NAME, 2),
+        ("no name", [("a", "Energy", &all), ("b", "Energy T1", &one), ("c", "Energy T2", &two)], BY_NAME, 2),
+        ("OBIS", [("a", "1.8.0", &all), ("b", "1.8.1", &one), ("c", "1.8.2", &two)], BY_NAME, 2),
+        ("one rises at a time", [("1.8.1", "a", &at_day), ("1.8.2", "b", &at_night), ("1.8.0", "c", &all)], BY_NAME, 2),
+        ("one rises", [("T1", "a", &later), ("T2", "b", &constant), ("import", "c", &all)], BY_NAME, 2),
+        ("another count", [("import", "c", &later), ("T1", "a", &one), ("T2", "b", &two)], BY_NAME, 2),
+        // Boards.
+        ("three boards that are capped", [("a", "x", &low), ("b", "y", &middle), ("c", "z", &high)], BY_NUMBERS, 3),
+        ("tariffs", [("T1", "a", &one), ("T2", "b", &two), ("T3", "c", &all)], BY_NUMBERS, 3),
+        ("other words", [("sumit-3", "a", &low), ("alloy", "b", &middle), ("allreduce-node", "c", &high)], BY_NUMBERS, 3),
+        ("running totals", [("a", "a_total", &low), ("b", "b_total", &middle), ("c", "c_total", &high)], BY_NUMBERS, 3),
+        ("equal boards", [("a", "x", &low), ("b", "y", &low), ("c", "z", &low)], "", 3),
+        ("a name alone", [("import", "c", &other), ("T1", "a", &one), ("T2", "b", &two)], "", 3),
+    ];
+    for (what, registers, note, boards) in cases {
+        let imported = import_registers(&registers);
+        let notes = &imported.report.notes;
+        for known in [BY_NAME, BY_NUMBERS] {
+            assert_eq!(has_note(&imported, known), known == note, "{what}: {notes:?}");
+        }
+        assert_eq!(imported.report.boards.len(), boards, "{what}: {notes:?}");
+    }
+    let of_row = |row: u32| {
+        let counts = [("1.8.0", all(f64::from(row))), ("1.8.1", one(f64::from(row))), ("1.8.2", two(f64::from(row)))];
+        counts.map(|(name, count)| format!("{},{name},{count:.2}\n", clock(60_000 * row))).concat()
+    };
+    let long = format!("time,register,count\n{}", (0..60).map(of_row).collect::<String>());
+    let options = ImportOptions { meter: Some(Meter::Node), ..maps(&["device=register", "energy_joules_total=count:kWh"]) };
+    let imported = import(&long, &options).unwrap();
+    assert!(has_note(&imported, BY_NAME) && imported.report.boards.len() == 2, "{:?}", imported.report.notes);
+    let pair = import_registers(&[("a", "x", &low), ("b", "y", &low)]);
+    assert_eq!(pair.report.boards.len(), 2);
+    assert!(!has_note(&pair, BY_NAME) && !has_note(&pair, BY_NUMBERS), "{:?}", pair.report.notes);
+}
+
+#[test]
+fn names_of_boards_and_columns_of_maps_follow_the_rules_of_names() {
+    let read = |header: &str, mapped: &[&str], options: ImportOptions| {
+        let rows: Vec<String> = (0..12).map(|row| format!("{},300,200,500\n", clock(1000 * row))).collect();
+        let rows = rows.concat();
+        import(&format!("time,{header}\n{rows}"), &ImportOptions { maps: maps(mapped).maps, ..options })
+    };
+    let plain = ImportOptions::default;
+    let together = "is by its name what the other boards have together";
+    for (header, mapped, problem) in [
+        ("x,y,z", &["power_watts[n1]=x", "power_watts[n2]=y", "power_watts[total]=z"][..], together),
+        ("x,y,z", &["power_watts[n1]=x", "power_watts[n2]=y", "power_watts[All GPUs]=z"], together),
+        ("x,y,z", &["power_watts[n1]=x", "power_watts[n2]=y", "power_watts[average]=z"], together),
+        ("x,y,z", &["power_watts[n1]=x", "power_watts[n2]=y", "energy_joules_total[sum]=z:J"], together),
+        ("x,y,Total [W]", &["power_watts[n1]=x", "power_watts[n2]=y", "power_watts[n3]=Total [W]"], together),
+        ("T1 kWh,T2 kWh,Total kWh", &["energy_joules_total[a]=T1 kWh", "energy_joules_total[b]=Total kWh"], together),
+        ("x,y,z", &["power_watts[n1]=x", "power_watts[n1 peak]=y"], "is by its name another figure of what \"n1\" is of"),
+        ("x,y,z", &["gpu0=x", "power_watts[gpu0_max]=y"], "--map 'power_watts[gpu0_max]=y'"),
+        ("x,y,z", &["gpu0=x", "power_watts[cpu]=y"], "use --meter node"),
+    ] {
+        let error = read(header, mapped, plain()).map(|imported| joules(&imported)).expect_err(mapped[mapped.len() - 1]);
+        assert!(error.contains(problem), "{mapped:?}: {error}");
+    }
+    let node = || ImportOptions { meter: Some(Meter::Node), ..ImportOptions::default() };
+    let meant = || ImportOptions { accept: vec![AcceptedFinding::Sums], ..ImportOptions::default() };
+    for (header, mapped, options, boards) in [
+        ("x,y,z", &["power_watts[n1]=x", "power_watts[n2]=y", "power_watts[allreduce-node]=z"][..], plain(), 3),
+        ("x,y,z", &["power_watts[sumit-3]=x", "power_watts[alloy]=y", "power_watts[n1]=z"], plain(), 3),
+        ("x,y,z", &["power_watts[peak-0]=x", "power_watts[min-0]=y", "power_watts[gpu-all-2]=z"], plain(), 3),
+        ("x,y,z", &["power_watts[total]=z"], plain(), 1),
+        ("x,y,z", &["power_watts[sum]=x+y", "power_watts[n3]=z"], plain(), 2),
+        ("Power Total,Power Total.1,z", &["power_watts[a]=Power Total", "power_watts[b]=Power Total.1"], plain(), 2),
+        ("x,y,Total [W]", &["power_watts[a]=x", "power_watts[b]=Total [W]"], meant(), 2),
+        ("x,y,z", &["power_watts[cpu]=x", "power_watts[gpu]=y"], node(), 2),
+        ("x,y,z", &["power_watts[package-0]=x", "power_watts[core]=y"], node(), 2),
+    ] {
+        let imported = read(header, mapped, options).unwrap_or_else(|error| panic!("{mapped:?}: {error}"));
+        assert_eq!(imported.report.boards.len(), boards, "{mapped:?}");
+        let is_part = mapped.contains(&"power_watts[core]=y");
+        assert_eq!(
+            has_note(&imported, "board \"core\" is by its name a part of what board \"package-0\" is"),
+            is_part,
+            "{mapped:?}"
+        );
+    }
 }

@@ -43,7 +43,7 @@ fn joules_of_power(imported: &ImportedRecording) -> f64 {
     power.windows(2).map(|pair| f64::midpoint(pair[0].1, pair[1].1) * pair[1].0.seconds_since(pair[0].0)).sum()
 }
 
-/// What the import makes of counter and power.
+/// Returns the import's verdict on counter and power.
 fn verdict(text: &str, options: &ImportOptions) -> &'static str {
     let imported = match read_texts(CSV, &[("t.csv", text)], options) {
         Ok(imported) => imported,

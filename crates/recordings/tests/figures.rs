@@ -286,6 +286,16 @@ fn batch_sizes_and_totals_are_distinguished() {
 }
 
 #[test]
+fn rows_of_one_time_that_repeat_one_reading_count_once_and_are_noted() {
+    let watts = |tick: u32| 300 + 7 * (tick % 6);
+    let text = table("time,w", 40, |at| format!("{},{}", clock(at / 2), watts(at / 2)));
+    let imported = read(CSV, &[("a.csv", &text)], &maps(&["power_watts=w"])).unwrap();
+    near(total(&imported), (0..19).map(|tick| f64::from(watts(tick) + watts(tick + 1)) / 2.0).sum(), "one board");
+    let is_noted = |note: &String| note.contains("repeat one reading each time") && note.contains("--map device=COLUMN");
+    assert!(imported.report.notes.iter().any(is_noted), "{:?}", imported.report.notes);
+}
+
+#[test]
 fn rows_without_an_id_are_refused_if_they_come_in_bursts_or_a_column_distinguishes_them() {
     // Eight boards of 100 to 800 W, some milliseconds apart.
     let bursts = |milliseconds: u32, ticks: u32, second: fn(u32) -> u32, header: &str, slash: bool| {

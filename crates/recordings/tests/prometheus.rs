@@ -50,7 +50,7 @@ const POWER: &str = "DCGM_FI_DEV_POWER_USAGE";
 const ENERGY: &str = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION";
 const OWN: &str = "namespace=gpu-operator,pod=nvidia-dcgm-exporter-abcde";
 
-/// Joules by power and share of each workload, `-` for nobody.
+/// Returns joules by power and share of each workload, `-` for the unattributed part.
 fn joules(imported: &ImportedRecording) -> BTreeMap<String, f64> {
     let mut last: BTreeMap<(String, String, Option<u64>), GpuTelemetry> = BTreeMap::new();
     let mut joules = BTreeMap::new();
@@ -140,7 +140,7 @@ fn the_energy_of_a_board_goes_to_its_pods_once_and_never_to_the_exporter() {
             vec![series("dcgm_power_usage", "gpu=0,uuid=GPU-o,pod_name=train-0,pod_namespace=lab", 90.0, 0.0)],
             vec![("lab/train-0", 13_500.0)],
         ),
-        // Nobody is named: all of it is one recording.
+        // No workload is named: all of it is one recording.
         (vec![series(POWER, "gpu=0,UUID=GPU-x", 100.0, 0.0)], vec![("imported/p", 15_000.0)]),
         (vec![series(POWER, &format!("gpu=0,UUID=GPU-x,{OWN}"), 100.0, 0.0)], vec![("imported/p", 15_000.0)]),
     ] {
@@ -153,7 +153,7 @@ fn the_energy_of_a_board_goes_to_its_pods_once_and_never_to_the_exporter() {
         let whole: f64 = expected.values().sum();
         let all = joules(&named);
         assert_eq!(all.len(), 1, "{all:?}");
-        // At a change of shares nobody may have a part of 15 s.
+        // At a change of shares up to 15 s may be unattributed.
         assert!((-3.0..400.0).contains(&(all["n/all"] - whole)), "{all:?} is not {whole}: counted once, whoever shares it");
         assert_eq!((imported.report.same_stamp, imported.report.duplicates), (0, 0), "{}", imported.report);
     }
@@ -410,7 +410,7 @@ fn power_usage_is_an_average_for_models_that_average_it() {
         let is_right = |event: &GpuTelemetry| (event.power_watts, event.power_average_watts) == (instant, average);
         assert!(telemetry(&imported).iter().all(is_right), "{labels}");
     }
-    // Where an exporter gives both, each is what it is.
+    // If an exporter gives both, each is read as named.
     let both = [
         series(POWER, "UUID=GPU-1,modelName=NVIDIA H100 PCIe", 300.0, 0.0),
         series("DCGM_FI_DEV_POWER_USAGE_INSTANT", "UUID=GPU-1,modelName=NVIDIA H100 PCIe", 310.0, 0.0),

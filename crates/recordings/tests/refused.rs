@@ -1,4 +1,4 @@
-//! What an import refuses, which its caller learns, and what it passes over, which is no loss.
+//! Tests the refusals of an import, which its caller learns, and the skipped parts, which are no loss.
 
 use std::time::Duration;
 

@@ -257,6 +257,120 @@ fn energy_since_the_start_of_a_job_is_a_total_that_begins_there() {
 }
 
 #[test]
+fn runs_that_start_at_one_time_are_no_running_total() {
+    let table = |runs: [&str; 4]| {
+        let row = |(run, at): (&str, u32)| {
+            let (minute, kwh) = (10 * at, 0.05 * f64::from(at));
+            format!("2025-02-03T10:{minute}:00,p,{run},{}.{at},{kwh:.8}\n", 600 * at)
+        };
+        let rows = runs.into_iter().zip(1..).map(row).collect::<String>();
+        format!("timestamp,project_name,run_id,duration,gpu_energy\n{rows}")
+    };
+    let (added, total) = (maps(&["energy_joules=gpu_energy:kWh"]), maps(&["energy_joules_total=gpu_energy:kWh"]));
+    for runs in [["r0", "r1", "r2", "r3"], ["17", "4", "5", "6"]] {
+        let imported = read(CSV, &[("emissions.csv", &table(runs))], &added).unwrap();
+        near(known(&imported).0, 1.8e6, "a row each");
+        let error = read(CSV, &[("emissions.csv", &table(runs))], &total).map(|imported| known(&imported)).unwrap_err();
+        assert!(error.starts_with("emissions.csv:3: ") && error.contains("of another run than that of line 2"), "{error}");
+        assert!(error.contains("use --map energy_joules=gpu_energy:kWh"), "{error}");
+        assert!(error.ends_with("--accept growing-steps"), "{error}");
+        let accepted = ImportOptions { accept: vec![AcceptedFinding::GrowingSteps], ..total.clone() };
+        let imported = read(CSV, &[("emissions.csv", &table(runs))], &accepted).unwrap();
+        near(known(&imported).0, 720e3, "the total of one process");
+    }
+    for runs in [["r0"; 4], ["r0", "r1", "r0", "r1"]] {
+        let error = read(CSV, &[("emissions.csv", &table(runs))], &added).map(|imported| known(&imported)).unwrap_err();
+        assert!(error.contains("durations that count since the start of a job"), "{runs:?}: {error}");
+    }
+    near(known(&read(CSV, &[("emissions.csv", &table(["r0"; 4]))], &total).unwrap()).0, 720e3, "one run");
+}
+
+#[test]
+fn amounts_of_energy_that_grow_slowly_or_with_the_length_of_rows_are_no_running_total() {
+    let epochs = |joules: &dyn Fn(u32) -> f64| {
+        let row = |at: u32| format!("2025-02-03T{:02}:{:02}:00Z,{at},{}\n", 10 + at / 6, 10 * at % 60, joules(at));
+        format!("timestamp,epoch,j\n{}", (1..=12).map(row).collect::<String>())
+    };
+    let runs = |seconds: &dyn Fn(u32) -> u32, joules: &dyn Fn(u32) -> u32| {
+        let ends = (1..=9).scan(0, |end, at| {
+            *end += 5 + seconds(at);
+            Some((*end, at))
+        });
+        let row = |(end, at): (u32, u32)| {
+            let (hour, minute, second) = (10 + end / 3600, end / 60 % 60, end % 60);
+            format!("2025-02-03T{hour}:{minute:02}:{second:02}Z,{},{}\n", seconds(at), joules(at))
+        };
+        format!("timestamp,duration,j\n{}", ends.map(row).collect::<String>())
+    };
+    let longer = |at: u32| 100 * at;
+    for (what, text, joules) in [
+        ("boards that warm up", epochs(&|at| 180e3 + 360.0 * f64::from(at)), 2_188_080.0),
+        ("longer runs", runs(&longer, &|at| 30_000 * at), 1.35e6),
+        ("longer runs of other power", runs(&longer, &|at| (30_000 + 500 * (at % 3)) * at), 1.371e6),
+    ] {
+        let imported =
+            read(CSV, &[("t.csv", &text)], &maps(&["energy_joules=j:J"])).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let last = telemetry(&imported).iter().filter_map(|row| row.energy_joules_total).fold(0.0, f64::max);
+        near(last, joules, what);
+        let notes = &imported.report.notes;
+        let is_noted = notes.iter().any(|note| note.contains("if it is a running total, use --map energy_joules_total=j:J"));
+        assert_eq!(is_noted, what == "boards that warm up", "{what}: {notes:?}");
+    }
+    for (what, text) in [
+        ("a counter of a rail below 1 W", epochs(&|at| 30.0 * f64::from(at))),
+        ("a counter of a board", epochs(&|at| 180e3 + 7_200.0 * f64::from(at))),
+        ("a counter with a base", epochs(&|at| 18e6 + 18e3 * f64::from(at))),
+        ("a counter over rows of one length", runs(&|_| 100, &|at| 30_000 * at)),
+        ("a counter over longer rows", runs(&longer, &|at| 15_000 * at * (at + 1))),
+    ] {
+        let error = read(CSV, &[("t.csv", &text)], &maps(&["energy_joules=j:J"])).map(|imported| known(&imported)).unwrap_err();
+        assert!(error.contains("as a running total does"), "{what}: {error}");
+    }
+}
+
+#[test]
+fn numbers_of_requests_and_trials_distinguish_rows_that_overlap() {
+    let table = |column: &str, number: &dyn Fn(u32) -> u32| {
+        let row = |at: u32| {
+            let joules = 1000 + 370 * (7 * at % 5);
+            format!("2025-02-03T10:00:{:02}Z,5.0,{},{joules}\n", 2 * at, number(at))
+        };
+        format!("start_time,duration_s,{column},j\n{}", (0..12).map(row).collect::<String>())
+    };
+    let options = maps(&["time=start_time", "energy_joules=j:J"]);
+    let joules: u32 = (0..12).map(|at| 1000 + 370 * (7 * at % 5)).sum();
+    for column in ["request", "trial", "request_id"] {
+        let text = table(column, &|at| 40 + at);
+        let imported = read(CSV, &[("t.csv", &text)], &options).unwrap_or_else(|error| panic!("{column}: {error}"));
+        near(known(&imported).0, f64::from(joules), column);
+        let overlap = "rows overlap in time, by 33 s of 27 s; all count, as each has another run";
+        assert!(imported.report.notes.iter().any(|note| note.contains(overlap)), "{column}: {:?}", imported.report.notes);
+    }
+    let users = table("user", &|at| at % 2).replace("5.0,0,", "5.0,ann,").replace("5.0,1,", "5.0,bob,");
+    let pairs = (0..12).map(|at| format!("2025-02-03T10:00:{:02}Z,5.0,{at},{}\n", 4 * (at / 2), 1000 + 370 * (7 * at % 5)));
+    let pairs = format!("start_time,duration_s,request,j\n{}", pairs.collect::<String>());
+    for (what, text, note) in [
+        ("two users", users, "33 s of 27 s; all count, as other columns distinguish them"),
+        ("two requests at a time", pairs, "35 s of 25 s; all count, as each has another run"),
+    ] {
+        let imported = read(CSV, &[("t.csv", &text)], &options).unwrap_or_else(|error| panic!("{what}: {error}"));
+        near(known(&imported).0, f64::from(joules), what);
+        assert!(imported.report.notes.iter().any(|found| found.contains(note)), "{what}: {:?}", imported.report.notes);
+    }
+    let numbers: [(&str, &dyn Fn(u32) -> u32); 3] = [("trial", &|_| 3), ("step", &|at| at), ("tokens", &|at| 500 + 7 * at)];
+    for (column, number) in numbers {
+        let error = read(CSV, &[("t.csv", &table(column, number))], &options).map(|imported| known(&imported)).unwrap_err();
+        assert!(error.contains("rows overlap in time"), "{column}: {error}");
+    }
+    // The run of an epoch and its steps is one.
+    let rows = ["00,step,10,3000", "10,step,10,2900", "20,step,10,3010", "00,epoch,30,9000"];
+    let rows = rows.map(|row| format!("17385768{row},7\n")).concat();
+    let text = format!("start_time,window_name,elapsed_time,gpu0_energy,run\n{rows}");
+    let imported = read(CSV, &[("z.csv", &text)], &unix(maps(&["time=start_time", NAMED]))).unwrap();
+    near(known(&imported).0, 9_000.0, "an epoch with its steps");
+}
+
+#[test]
 fn rows_that_follow_each_other_are_no_jobs() {
     let header = "timestamp,duration,j,gpu\n2025-02-03T10:00:01Z,1,300,0\n";
     let ends = ["10:01:41", "10:03:21", "10:05:01", "10:06:41", "10:08:21"];

@@ -11,7 +11,7 @@ use eadt_schemas::{EventTime, Topic};
 use eadt_testing::shared_data;
 use support::read;
 
-/// What a reader of the events sees.
+/// A reader's view of the events.
 struct Seen {
     power: Vec<(EventTime, f64)>,
     progress: Vec<TrainingProgress>,

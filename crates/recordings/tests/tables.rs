@@ -203,7 +203,10 @@ fn wide_tables_are_mapped_whole() {
     let loose = error(&[&format!("gpu0={first}"), "temperature_celsius=system.gpu.0.temp"]);
     assert!(loose.contains("temperature_celsius is of no board"), "{loose}");
     assert!(error(&[&format!("gpu0={first}"), &format!("gpu1={first}")]).contains("mapped to two boards"));
-    assert!(error(&["power_watts=gpu{n}.watts"]).contains("has no column \"gpu{n}.watts\"; the columns are"));
+    let of_numbers = error(&["power_watts=gpu{n}.watts"]);
+    assert!(of_numbers.contains("has no column \"gpu{n}.watts\"; the columns are"), "{of_numbers}");
+    assert!(of_numbers.ends_with("; {n} matches digits only, {x} any text"), "{of_numbers}");
+    assert!(!error(&["power_watts=gpu{x}.watts"]).contains("matches digits"));
     assert!(error(&["time=_timestamp", "time=#1", "power_watts=#3"]).contains("time is mapped twice"));
     let doubled = read(CSV, &[("w.csv", "time,w,w\n2025-02-03T10:00:00Z,1,2\n")], &maps(&["power_watts=w"])).unwrap_err();
     assert!(doubled.contains("2 columns are called \"w\"") && doubled.contains("#2, #3"), "{doubled}");
@@ -701,8 +704,8 @@ fn a_counter_that_contradicts_the_power_is_left_out() {
     leap[20..].iter_mut().for_each(|(_, joules)| *joules += 915_000.0);
     let creeps: Vec<_> = (0..13).map(|row| (300.0, 1000.0 + 1e-5 * f64::from(row))).collect();
     let watts = |row: u32| if row.is_multiple_of(2) { 299.0 } else { 301.0 };
-    let steps_of = |joules: f64| -> Vec<(f64, f64)> {
-        (0..60).map(|row| (watts(row), joules * (1500.0 * f64::from(row) / joules).floor())).collect()
+    let steps_of = |rows: u32, joules: f64| -> Vec<(f64, f64)> {
+        (0..rows).map(|row| (watts(row), joules * (1500.0 * f64::from(row) / joules).floor())).collect()
     };
     // Counter and power of a query with a step of 5 s over scrapes further apart.
     let held = |rows: u32, every: u32| -> Vec<(f64, f64)> {
@@ -714,7 +717,8 @@ fn a_counter_that_contradicts_the_power_is_left_out() {
         ("leaps", leap, "grows by 183300 W here, more than one GPU board can draw (5000 W), at line 22"),
         ("creeps", creeps, "gives 0.000 J, power over the same 60.000 s 18000.000 J, and no unit would fit"),
         // Two steps of 36 kJ: what was used before the first and after the last is not known.
-        ("few large steps", steps_of(36_000.0), "moves in steps of up to 36000.000 J, of 72000.000 J in all"),
+        ("few large steps", steps_of(60, 36_000.0), "moves in steps of up to 36000.000 J, of 72000.000 J in all"),
+        ("many large steps", steps_of(600, 36_000.0), "moves in steps of up to 36000.000 J, of 864000.000 J in all"),
     ] {
         let imported = import(&rows).unwrap_or_else(|error| panic!("{what}: {error}"));
         assert!(!has_counter(&imported), "{what}");
@@ -727,7 +731,7 @@ fn a_counter_that_contradicts_the_power_is_left_out() {
     }
     // Small steps of a coarse counter, and a pause without load, are none of that; a reading that leaps and comes back costs
     // itself.
-    let coarse = steps_of(4_000.0);
+    let coarse = steps_of(60, 4_000.0);
     let idle: Vec<_> = (0..40).map(|row| if row < 20 { counts(row) } else { (0.5, counts(20).1) }).collect();
     let mut glitch: Vec<_> = (0..40).map(counts).collect();
     glitch[7].1 = 9e12;
@@ -1247,7 +1251,7 @@ fn what_would_be_misread_stops_with_the_way_out() {
     let options = maps(&["power_watts=w", "gradient_norm=grad (var)"]);
     assert!(read(CSV, &[("v.csv", variance)], &options).is_ok(), "a variance is none of power");
 
-    // What is no text.
+    // Files that are not text.
     for (bytes, what) in [
         (&[0x1f, 0x8b, 8, 0, 0][..], "gzip"),
         (b"PK\x03\x04\x14", "workbooks"),
@@ -1261,7 +1265,7 @@ fn what_would_be_misread_stops_with_the_way_out() {
         let error = import(SMI, vec![RecordingFile::new("s", bytes)], &plain()).unwrap_err().to_string();
         assert!(error.contains(what) && error.contains("unpack it"), "{error}");
     }
-    // What is no table.
+    // Texts that are not tables.
     for (text, what, way) in [
         (
             "\n==============NVSMI LOG==============\n\nTimestamp : Mon Feb  3 10:00:00 2025\n",
@@ -1298,7 +1302,7 @@ fn what_would_be_misread_stops_with_the_way_out() {
         let error = read(CSV, &[("t.jsonl", json)], &maps(&["power_watts=w"])).unwrap_err();
         assert!(error.starts_with("t.jsonl:1: it is JSON, and no table") && error.contains("@csv"), "{error}");
     }
-    // Tables whose first column is called like what is none.
+    // Tables whose first column has the name of another format's mark.
     for (header, column) in
         [("PAR1_power,time", "PAR1_power"), ("SQLite,time", "SQLite"), (r#""{""dcgm.power"", gpu=""0""}",time"#, "#1")]
     {
@@ -1562,7 +1566,7 @@ fn totals_of_several_ranks_are_not_one() {
     );
     let one = ten_seconds("time,rank,n", &["0,5"]);
     assert!(read(CSV, &[("r.csv", &one)], &maps(&["samples_total=n"])).is_ok());
-    // One counter, whoever writes it, and columns that are called like one of ranks.
+    // One counter with several writers, and columns that are named like ranks.
     let in_turn = table(&|second, rank| 40 * second + 10 * rank);
     let imported = read(CSV, &[("r.csv", &in_turn)], &maps(&["samples_total=n"])).unwrap();
     assert_eq!(progress(&imported).last().unwrap().samples_total, Some(390.0));

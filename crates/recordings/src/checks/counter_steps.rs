@@ -232,24 +232,31 @@ impl JointEnergy {
     }
 }
 
-/// A counter with larger steps, as shares of all that it counts, measures less well than power.
-const MOST_OF_A_STEP: f64 = 0.05;
+/// A counter with smaller steps, as shares of all that it counts, is exact enough without power.
+const LEAST_NOTED_STEP: f64 = 0.05;
 
 fn largest_step<'s, 'r: 's>(steps: impl IntoIterator<Item = &'s CounterStep<'r>>) -> f64 {
     steps.into_iter().map(|step| step.joules).fold(0.0, f64::max)
 }
 
-/// Describes a counter that is constant most of the time and catches up in few large steps; `None` if it is another.
+/// Describes a counter that is constant most of the time and catches up in few large steps; `None` if it is of another kind.
 ///
-/// Nobody knows when its first and its last step began: its energy is wrong by up to one of them.
+/// The times at which its first and its last step began are unknown, so its energy is wrong by up to one of them, and that of a
+/// window by more, however many steps the record has.
 pub(super) fn describe_coarse_steps(steps: &[CounterStep<'_>]) -> Option<String> {
     let (joules, _) = sum_steps(steps);
     let rises = steps.iter().filter(|step| step.joules > 0.0);
     let makes_good = |step: &&CounterStep<'_>| step.integral_joules.is_none_or(|integral| step.joules > 2.0 * integral);
     let (count, large) = (rises.clone().count(), rises.filter(makes_good).count());
     let largest = largest_step(steps);
-    let is_coarse = count > 0 && count * 2 < steps.len() && large * 2 > count && largest > MOST_OF_A_STEP * joules;
+    let is_coarse = count > 0 && count * 2 < steps.len() && large * 2 > count;
     is_coarse.then(|| format!("the energy counter moves in steps of up to {largest:.3} J, of {joules:.3} J in all"))
+}
+
+/// Returns whether a step of a counter is a large part of all that it counts.
+pub(super) fn has_large_steps(steps: &[CounterStep<'_>]) -> bool {
+    let (joules, _) = sum_steps(steps);
+    largest_step(steps) > LEAST_NOTED_STEP * joules
 }
 
 /// Returns whether the power of a coarse counter is known all the time and better, and its energy is that of the counter to within

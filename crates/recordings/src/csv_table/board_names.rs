@@ -9,6 +9,7 @@ use super::names_a_sum;
 use super::nested_meters::{MeterIndex, MeterName};
 use super::rails::{BoardPart, SuperchipIndex, SuperchipName, SuperchipPart, board_part, choose_numbers, settle_modules_of_gpus};
 use crate::error::quote;
+use crate::sum_of_devices::{TOTAL_WORDS, WORD_BEFORE_TOTALS};
 use crate::units::word_places;
 
 /// Words that state which figure of a board a name is of, beside the figure itself.
@@ -29,15 +30,13 @@ const PART_WORDS: [&str; 12] = ["cpu", "cpus", "disk", "dram", "fan", "fans", "m
 /// Words of parts that hosts have in their names, too: of a part beside a word of energy or power, as `Mem Power`.
 const SENSOR_PART_WORDS: [&str; 5] = ["dimm", "hdd", "mem", "nvme", "ssd"];
 const MACHINE_WORDS: [&str; 8] = ["chassis", "host", "machine", "node", "platform", "server", "sys", "system"];
-/// Words that name all of a machine; a mean of its parts is none of it.
-const TOTAL_WORDS: [&str; 6] = ["aggregate", "all", "overall", "sum", "total", "totals"];
 /// The machine, in the names of its sensors: `System Board Pwr Consumption`, `PowerControl.PowerConsumedWatts`.
 const MACHINE_PHRASES: [[&str; 2]; 2] = [["system", "board"], ["power", "control"]];
-/// Words of power supplies: what they supply lies behind them.
+/// Words of power supplies: their consumers are behind them.
 const SUPPLY_WORDS: [&str; 4] = ["ps", "psu", "supplies", "supply"];
 /// A power supply, in the names of its sensors: `Power Module 1`. `Module Power` is of a superchip.
 const SUPPLY_PHRASE: [&str; 2] = ["power", "module"];
-/// Words of energy and power, which show nothing about what they are of.
+/// Words of energy and power, which do not show the metered thing.
 const ELECTRICAL_WORDS: [&str; 16] = [
     "consumed",
     "consumption",
@@ -56,7 +55,7 @@ const ELECTRICAL_WORDS: [&str; 16] = [
     "watt",
     "watts",
 ];
-/// Words of what goes into a machine or a supply, and of what comes out of it: the same energy, less what the supply loses.
+/// Words for the input of a machine or a supply, and for the output of a supply: the same energy, less the supply's losses.
 const INPUT_WORDS: [&str; 4] = ["ac", "in", "input", "pin"];
 const OUTPUT_WORDS: [&str; 4] = ["dc", "out", "output", "pout"];
 
@@ -183,7 +182,7 @@ fn find_whole<'b, 'n>(names: &'b [BoardName<'n>], meter: Meter, is_of_parts: boo
     // Numbers are those of several machines.
     let has_several = matches!(meter, Meter::Node | Meter::Wall);
     let is_machine = |name: &&BoardName| name.extent == Extent::Machine && !name.is_gpu && !(name.has_number && has_several);
-    // At a wall, a server and a fan may have a plug each. Who names totals or supplies has sensors of one machine.
+    // At a wall, a server and a fan may have a plug each. Names of totals or supplies are of one machine's sensors.
     let is_of_sensors = |name: &BoardName| name.extent == Extent::Supply || name.has_word(&TOTAL_WORDS);
     let may_be_plugs = meter == Meter::Wall && is_of_parts && !names.iter().any(is_of_sensors);
     let is_whole = |name: &&BoardName| is_machine(name) && !(may_be_plugs && name.has_word(&MACHINE_WORDS));
@@ -297,7 +296,7 @@ impl<'n> BoardName<'n> {
 /// Ranks of figures, see [`BoardName::figure`].
 const FIGURE_RANKS: usize = BEST_FIGURES.len() + 2;
 
-/// The first place of what other names are compared with, so that many names take no longer than each for itself.
+/// Index of names to their first places, so that comparing many names takes linear time.
 #[derive(Default)]
 struct NameIndex<'b> {
     /// Names without words of a figure, by their words; `gpu0` by its number, too.
@@ -468,7 +467,8 @@ fn extent_of(words: &[String]) -> Extent {
     let is_known = |word: &&str| {
         let of = [&GPU_WORDS[..], &PART_WORDS, sensor_parts, &MACHINE_WORDS, &SUPPLY_WORDS, &TOTAL_WORDS];
         let of_none = [&ELECTRICAL_WORDS[..], &INPUT_WORDS, &OUTPUT_WORDS];
-        is_number(word) || of.iter().chain(&of_none).any(|list| list.contains(word))
+        let is_before_total = *word == WORD_BEFORE_TOTALS && has(&TOTAL_WORDS);
+        is_number(word) || is_before_total || of.iter().chain(&of_none).any(|list| list.contains(word))
     };
     match () {
         () if words.is_empty() || !words.iter().all(is_known) => Extent::Unknown,
@@ -570,6 +570,11 @@ mod tests {
             (&["rack in", "rack out"], Meter::Wall, &[]),
             (&["total", "cpu", "gpu"], Meter::Node, &[1, 2]),
             (&["total", "cpu", "gpu", "rack"], Meter::Node, &[]),
+            // All of a machine; a mean of its parts is none of it.
+            (&["Grand Total", "cpu", "gpu"], Meter::Node, &[1, 2]),
+            (&["Gesamt", "cpu", "gpu"], Meter::Node, &[1, 2]),
+            (&["grand", "petit", "cpu"], Meter::Node, &[]),
+            (&["mean", "cpu", "gpu"], Meter::Node, &[0]),
             // Plugs of a wall.
             (&["Server", "PC", "Fan"], Meter::Wall, &[]),
             (&["server", "gpu 1", "gpu 2"], Meter::Wall, &[]),

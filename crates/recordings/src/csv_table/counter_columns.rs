@@ -32,7 +32,7 @@ pub(crate) fn may_count_ticks(name: &str) -> bool {
     is_counter && energy_unit(name).is_none()
 }
 
-/// Returns the column that has the energy of what the column `counter` counts in ticks; `None` if there is none.
+/// Returns the column with the energy of the ticks that the column `counter` counts; `None` if there is none.
 pub(crate) fn find_tick_column(names: &[String], counter: usize) -> Option<TickColumn> {
     if !names.get(counter).is_some_and(|name| may_count_ticks(name)) {
         return None;

@@ -52,6 +52,7 @@ use crate::report::TableUse;
 use crate::rounds::MOST_ROWS_OF_TEXTS;
 use crate::row_times::RowTimes;
 use crate::rows::{CUT, CUT_REMEDY};
+use crate::sum_of_devices::{SHORT_TOTAL_WORD, TOTAL_WORDS, WORD_BEFORE_TOTALS};
 use crate::table::{HeaderCriteria, HeaderRow, RowCells, TableReader};
 use crate::units::{Dimension, Unit, ambiguous_unit, is_unit_of_others, word_places};
 use crate::{ImportError, ImportOptions, ReadingField};
@@ -391,7 +392,7 @@ struct FileReader<'o> {
 /// Columns that are not mapped, and may name a reading of some kind in each row.
 #[derive(Default)]
 struct ReadingKinds {
-    /// Columns whose names state it, and in which every text so far does, with these texts and their lines.
+    /// Columns whose names state it, and in which all texts so far do, with these texts and their lines.
     columns: Vec<(usize, BTreeMap<String, u64>)>,
     others: Vec<AlternatingTextColumn>,
 }
@@ -700,6 +701,7 @@ impl<'o> FileReader<'o> {
     fn note_span(&self, sources: &mut TableSources, line: u64, cells: &RowCells, time: EventTime) {
         let Some(columns) = self.plan.spans else { return };
         let Some(span) = self.span_of_row(columns, cells, time) else { return };
+        sources.steps.note_run(self.file, line, self.plan.run_texts(cells));
         match (columns.moment, self.plan.may_nest) {
             (RowMoment::Unnamed, _) => sources.steps.add_unnamed_span(self.file, line, span),
             (_, true) => sources.steps.add_span(self.file, line, span, &self.plan.other_texts(cells)),
@@ -1132,7 +1134,7 @@ fn are_units(cells: &RowCells) -> bool {
     !has_others && (units > 1 || has_brackets)
 }
 
-/// Returns whether there are totals of a job in some readings, and none falls: they are of one counter, whoever wrote them.
+/// Returns whether some readings have totals of a job, and none falls: then they are of one counter, even with several writers.
 fn rise_throughout(readings: &[&RecordedReading]) -> bool {
     let totals = [ReadingField::SamplesTotal, ReadingField::TokensTotal, ReadingField::StepsTotal].map(|field| {
         let value =
@@ -1222,6 +1224,8 @@ impl TableSources {
                 local_id: Some(device_key(id.as_deref().unwrap_or_default()).into_owned()).filter(|_| !is_global),
                 is_anonymous: (id.is_none() || zeros.is_some() && board.is_none()) && node.is_none(),
                 is_unique: is_global && id.is_some() && zeros.is_none(),
+                row_name: device.map(str::to_owned),
+                board: board.map(str::to_owned),
             };
             let source = recording.add_device(file, own);
             self.devices.insert(key, source);
@@ -1376,9 +1380,12 @@ pub(crate) fn shortened_by_slurm(field: ReadingField, text: &str) -> Option<&'st
     is_shortened.then_some(": sacct rounds ConsumedEnergy so; take its column ConsumedEnergyRaw, which is in joules")
 }
 
-/// Words of what is of several boards, and words beside them that add nothing.
-const SUM_WORDS: [&str; 10] = ["all", "total", "totals", "tot", "sum", "overall", "aggregate", "average", "avg", "mean"];
-const WORDS_BESIDE_SUMS: [&str; 20] = [
+/// Words of a mean of several boards, beside those of a total, and words beside both that add nothing.
+const MEAN_WORDS: [&str; 3] = ["average", "avg", "mean"];
+const WORDS_BESIDE_SUMS: [&str; 23] = [
+    WORD_BEFORE_TOTALS,
+    "leistung",
+    "verbrauch",
     "gpu",
     "gpus",
     "device",
@@ -1403,8 +1410,8 @@ const WORDS_BESIDE_SUMS: [&str; 20] = [
 
 /// Returns whether the name of a board states that it is all boards together: `total`, `All GPUs`, `gpu_sum`, `AllGPUs`.
 fn names_a_sum(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    let words: Vec<&str> = name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
+    let name = name.to_lowercase();
+    let words: Vec<&str> = name.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
     let sums: Option<Vec<bool>> = words.iter().map(|word| is_of_sum_words(word)).collect();
     sums.is_some_and(|sums| sums.contains(&true))
 }
@@ -1415,7 +1422,8 @@ fn is_of_sum_words(text: &str) -> Option<bool> {
         return Some(false);
     }
     let mut found = None;
-    for (words, is_sum) in [(&SUM_WORDS[..], true), (&WORDS_BESIDE_SUMS[..], false)] {
+    let lists = [(&TOTAL_WORDS[..], true), (&[SHORT_TOTAL_WORD], true), (&MEAN_WORDS, true), (&WORDS_BESIDE_SUMS, false)];
+    for (words, is_sum) in lists {
         for word in words {
             let rest = text.strip_prefix(word).and_then(is_of_sum_words);
             found = found.max(rest.map(|rest| is_sum || rest));

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use crate::units::lowercase_words;
 
-/// Parts of a meter's name: what it measures, and of which whole.
+/// Parts of a meter's name: its quantity, and the whole that it is a part of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct MeterName {
     /// The words before those of the domain or side, such as a host.
@@ -42,7 +42,7 @@ const ROLE_WORDS: [(Role, &[&str]); 7] = [
     (Role::Phase, &["line", "phase"]),
     (Role::Outlet, &["outlet", "outlets"]),
 ];
-/// Words beside those of a role that show nothing about what is measured.
+/// Words beside those of a role that do not show the quantity.
 const WORDS_BESIDE_ROLES: [&str; 28] = [
     "a",
     "active",

@@ -13,6 +13,9 @@ pub(super) struct RowSpan {
     pub(super) end: EventTime,
 }
 
+/// Number of a run, by the texts of its rows.
+pub(super) type RunId = usize;
+
 /// The moment of a row that its column of times has, by the name of that column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowMoment {
@@ -49,6 +52,17 @@ pub(super) fn names_a_window(name: &str) -> bool {
     let words = lowercase_words(name);
     let is_known = |word: &String| [&WINDOW_WORDS[..], &WORDS_BESIDE_WINDOWS].iter().any(|list| list.contains(&word.as_str()));
     has_one(&words, &WINDOW_WORDS) && words.iter().all(is_known)
+}
+
+/// Words of the column that has the run, the trial or the request of each row, and words beside them.
+const RUN_WORDS: [&str; 7] = ["experiment", "job", "project", "request", "run", "session", "trial"];
+const WORDS_BESIDE_RUNS: [&str; 8] = ["id", "idx", "index", "name", "no", "num", "number", "uuid"];
+
+/// Returns whether a column has the run of each row, such as `run_id`, `trial` or `request_number`.
+pub(super) fn names_a_run(name: &str) -> bool {
+    let words = lowercase_words(name);
+    let is_known = |word: &String| [&RUN_WORDS[..], &WORDS_BESIDE_RUNS].iter().any(|list| list.contains(&word.as_str()));
+    has_one(&words, &RUN_WORDS) && words.iter().all(is_known)
 }
 
 /// Returns whether a column has times, such as the end of a row.
@@ -142,7 +156,7 @@ pub(super) fn choose_moments(ended: &[RowSpan]) -> Option<Vec<RowSpan>> {
     [ended.to_vec(), begun].into_iter().find(|spans| follow_each_other(spans))
 }
 
-/// Time between two rows, in microseconds, in which nothing is known; what is shorter is of rounding.
+/// Shortest time between two rows, in microseconds, that counts as a pause; shorter ones are due to rounding.
 const PAUSE_MICROS: i64 = 1_000_000;
 
 /// Returns the stretches of time that rows cover, in order.
@@ -289,7 +303,7 @@ const UNROUNDED_RATIO: f64 = 0.25;
 /// Difference of the power of two rows, relative to the larger one, up to which it is the same.
 const SAME_POWER_RATIO: f64 = 0.05;
 
-/// Overlap in time of rows that are not within each other.
+/// Overlap of rows in time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct PartialOverlap {
     /// The first two rows that overlap.
@@ -303,13 +317,18 @@ pub(super) struct PartialOverlap {
 /// Returns the overlap of rows in time if some overlap in part only, and by more than the rounding of times explains; `None` beside rows
 /// of the same time, which are of several boards, or jobs.
 pub(super) fn find_partial_overlap(rows: &[(RowSpan, f64)]) -> Option<PartialOverlap> {
-    let mut order: Vec<usize> = (0..rows.len()).collect();
-    order.sort_by_key(|row| (rows[*row].0.start, rows[*row].0.end));
+    let mut spans: Vec<RowSpan> = rows.iter().map(|(span, _)| *span).collect();
+    spans.sort_by_key(|span| (span.start, span.end));
     let are_close = |a: EventTime, b: EventTime| (a.micros() - b.micros()).abs() <= TOLERANCE_MICROS;
     let is_one_time = |a: RowSpan, b: RowSpan| are_close(a.start, b.start) && are_close(a.end, b.end);
-    if sums_within(rows).is_some() || order.windows(2).any(|pair| is_one_time(rows[pair[0]].0, rows[pair[1]].0)) {
-        return None;
-    }
+    let has_one_time = spans.windows(2).any(|pair| is_one_time(pair[0], pair[1]));
+    if has_one_time || sums_within(rows).is_some() { None } else { find_overlap(rows) }
+}
+
+/// Returns the overlap of rows in time, also of rows of the same time, or within others; `None` if the rounding of times explains it.
+pub(super) fn find_overlap(rows: &[(RowSpan, f64)]) -> Option<PartialOverlap> {
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    order.sort_by_key(|row| (rows[*row].0.start, rows[*row].0.end));
     let seconds = |row: usize| rows[row].0.end.seconds_since(rows[row].0.start);
     let watts = |row: usize| rows[row].1 / seconds(row);
     let (mut first, mut latest): (Option<(usize, usize)>, Option<usize>) = (None, None);
@@ -359,13 +378,15 @@ const ENDS_TO_STARTS: i64 = 4;
 /// Growth of what is counted since the start of a job, relative to that of the duration, both as logarithms.
 const GROWTH_RATIOS: std::ops::RangeInclusive<f64> = 0.5..=2.0;
 
-/// Returns the rows of each job, in order, if their durations and values are both counted since its start: rows of one start, whose
-/// values grow as the durations do. Times of rows are given as if they were their ends.
-pub(super) fn jobs_since_start(ended: &[(RowSpan, f64)]) -> Option<Vec<Vec<usize>>> {
+/// Returns the rows of each job, in order, if their durations and values are both counted since its start: rows of one run and one
+/// start, whose values grow as the durations do. Times of rows are given as if they were their ends, and `runs` has the run of each row.
+pub(super) fn jobs_since_start(ended: &[(RowSpan, f64)], runs: &[Option<RunId>]) -> Option<Vec<Vec<usize>>> {
+    let run = |row: usize| runs.get(row).copied().flatten();
     let mut order: Vec<usize> = (0..ended.len()).collect();
-    order.sort_by_key(|row| ended[*row].0.start);
-    let is_one_start = |a: &usize, b: &usize| ended[*b].0.start.seconds_since(ended[*a].0.start) <= OVERLAP_SECONDS;
-    let mut jobs: Vec<Vec<usize>> = order.chunk_by(is_one_start).map(<[usize]>::to_vec).collect();
+    order.sort_by_key(|row| (run(*row), ended[*row].0.start));
+    let is_one_start = |a: usize, b: usize| ended[b].0.start.seconds_since(ended[a].0.start) <= OVERLAP_SECONDS;
+    let is_one_job = |a: &usize, b: &usize| run(*a) == run(*b) && is_one_start(*a, *b);
+    let mut jobs: Vec<Vec<usize>> = order.chunk_by(is_one_job).map(<[usize]>::to_vec).collect();
     for job in &mut jobs {
         job.sort_by_key(|row| ended[*row].0.end);
     }
@@ -499,8 +520,19 @@ mod tests {
             ("starts in whole seconds", vec![row(0.0, 15.0, 4.5e3), row(1.0, 30.0, 9e3), row(0.0, 45.0, 13.5e3)], Some(vec![3])),
             ("rows a second apart", (0..9).map(|at| row(f64::from(at), f64::from(at + 1), f64::from(at + 1))).collect(), None),
         ] {
-            let found = jobs_since_start(&rows).map(|jobs| jobs.iter().map(Vec::len).collect::<Vec<_>>());
+            let found = jobs_since_start(&rows, &[]).map(|jobs| jobs.iter().map(Vec::len).collect::<Vec<_>>());
             assert_eq!(found, jobs, "{what}");
+        }
+        let lengths = |runs: [RunId; 4]| {
+            let found = jobs_since_start(&job(0.0, &since_start), &runs.map(Some));
+            found.map(|jobs| jobs.iter().map(Vec::len).collect::<Vec<_>>())
+        };
+        for (what, runs, jobs) in [
+            ("one run", [0, 0, 0, 0], Some(vec![4])),
+            ("two runs at one time", [0, 1, 0, 1], Some(vec![2, 2])),
+            ("runs of a row each", [0, 1, 2, 3], None),
+        ] {
+            assert_eq!(lengths(runs), jobs, "{what}");
         }
     }
 
@@ -542,6 +574,19 @@ mod tests {
         for (name, is_window) in [("window_name", true), ("phase", true), ("name", false), ("user", false), ("step_user", false)]
         {
             assert_eq!(names_a_window(name), is_window, "{name}");
+        }
+        for (name, is_run) in [
+            ("run_id", true),
+            ("RunID", true),
+            ("trial", true),
+            ("request_number", true),
+            ("project_name", true),
+            ("run_time", false),
+            ("requests", false),
+            ("request_tokens", false),
+            ("id", false),
+        ] {
+            assert_eq!(names_a_run(name), is_run, "{name}");
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::checks::is_power;
 use crate::clock::{TimeParser, is_time_of_day};
 use crate::csv_table::board_names::{describe_zone, find_part_and_whole, find_rail_and_board};
 use crate::csv_table::counter_columns::{TickColumn, find_range_column, find_tick_column, is_tick};
-use crate::csv_table::nested_spans::{RowMoment, SpanColumns, names_a_time, names_a_window};
+use crate::csv_table::nested_spans::{RowMoment, SpanColumns, names_a_run, names_a_time, names_a_window};
 use crate::csv_table::time_columns::{TimeColumnProbe, TimeParts};
 use crate::csv_table::{
     STEPS, TIME_NAMES, find_misnamed_boards, find_mixed_reading, has_word, may_count_ticks, names_a_sum, names_another_reading,
@@ -18,10 +18,12 @@ use crate::csv_table::{
 use crate::error::quote;
 use crate::identity::{IdColumns, names_boards};
 use crate::names::shell_quote;
+use crate::options::AcceptedFinding;
 use crate::quantity::{QuantityCell, is_quantity, parse_quantity};
 use crate::recording::{FileId, Recording};
 use crate::report::ColumnUse;
 use crate::rounds::names_a_state;
+use crate::sum_of_devices::find_plain_total;
 use crate::table::{HeaderRow, RowCells, TableReader};
 use crate::units::{
     Dimension, Unit, ambiguous_unit, bracketed_unit, count_multiple, is_unit_of_others, may_be_unit, unreadable_unit, worded_unit,
@@ -57,6 +59,9 @@ const UNIT_NAMES: [&str; 5] = ["unit", "units", "uom", "einheit", "unit_of_measu
 /// Names of columns that name the kind of reading of each row. `key` and `measurement` may be of an experiment.
 const KIND_NAMES: [&str; 9] =
     ["_field", "entity_id", "field", "measurand", "metric", "metric_name", "quantity", "reading", "topic"];
+/// Fields from which the energy of a board follows.
+const FIELDS_OF_ENERGY: [ReadingField; 3] =
+    [ReadingField::PowerWatts, ReadingField::PowerAverageWatts, ReadingField::EnergyJoulesTotal];
 /// Words of columns of energy.
 const ENERGY_WORDS: [&str; 5] = ["consumption", "energie", "energy", "joule", "joules"];
 
@@ -100,9 +105,11 @@ pub(super) struct TableMapping {
     counter_range: Option<usize>,
     /// The columns of the start or the end of each row, and of how long it took, if rows have energy that depends on them.
     pub(super) spans: Option<SpanColumns>,
+    /// The columns that have the run of each row by their names, if rows have spans.
+    run_columns: Vec<usize>,
     /// A row may contain others: no column that is not mapped distinguishes boards, whose rows may contain each other.
     pub(super) may_nest: bool,
-    /// Columns whose cells show that they have the unit of each row, whatever they are called.
+    /// Columns with the unit of each row, recognised by their cells and not by their names.
     unit_columns_by_content: Vec<UnitColumn>,
 }
 
@@ -145,10 +152,13 @@ impl TableMapping {
         planner.find_time()?;
         planner.check_boards()?;
         planner.check_columns_of_boards()?;
+        planner.check_totals_of_boards()?;
+        planner.check_names_of_boards()?;
         planner.check_parts_and_wholes()?;
         let mut plan = planner.plan;
         plan.absence_flag = plan.names.iter().position(|name| names_absence_flag(name));
         plan.spans = plan.find_spans();
+        plan.run_columns = plan.find_run_columns();
         plan.may_nest = !plan.has_unmapped_boards();
         Ok(plan)
     }
@@ -298,8 +308,8 @@ impl TableMapping {
         self.time == Some(column) || self.time_parts.columns().any(|part| part == column)
     }
 
-    /// Finds the rest of a time, if the column of times has dates only, or times of day only: columns that are taken if nobody
-    /// has mapped the time, else an error that names them.
+    /// Finds the rest of a time, if the column of times has dates only, or times of day only: the columns are taken if the time
+    /// is not mapped, else an error names them.
     pub(super) fn find_rest_of_time(
         &mut self,
         recording: &Recording,
@@ -349,9 +359,9 @@ impl TableMapping {
         }
     }
 
-    /// Chooses among several columns with names of times, if nobody has mapped the time. If the first one has no times, nor
-    /// halves of times, it may count seconds since the start. Then the first column in which most rows have times of this century
-    /// is taken.
+    /// Chooses among several columns with names of times, if the time is not mapped. If the first one has no times, nor halves
+    /// of times, it may count seconds since the start. Then the first column in which most rows have times of this century is
+    /// taken.
     pub(super) fn prefer_whole_times(&mut self, table: &TableReader<'_>, clock: &TimeParser, options: &ImportOptions) {
         let Some(time) = self.time.filter(|_| self.time_parts.is_empty()) else { return };
         if options.maps.iter().any(|map| map.field == "time") {
@@ -375,7 +385,7 @@ impl TableMapping {
         }
     }
 
-    /// Takes the columns of times that had these names before, if nobody has mapped the time as one column.
+    /// Takes the columns of times that had these names before, if the time is not mapped as one column.
     pub(super) fn take_times_of(&mut self, before: &Self, options: &ImportOptions) {
         if options.maps.iter().any(|map| map.field == "time") && before.time_parts.is_empty() {
             return;
@@ -586,16 +596,32 @@ impl TableMapping {
     /// Returns the texts of a row that may name a board, a component, a user or a job. They are in unmapped columns, and are no
     /// time, number or name of a window.
     pub(super) fn other_texts(&self, cells: &RowCells) -> String {
-        let is_of = |column: &NumberColumn, index: usize| [Some(column.index), column.unit_column].contains(&Some(index));
-        let is_used = |index: usize| {
-            let is_figure = self.number_columns().any(|column| is_of(column, index));
-            is_figure || self.is_of_time(index) || [self.device, self.node].contains(&Some(index))
-        };
-        let is_other = |(index, name): &(usize, &String)| !is_used(*index) && !names_a_window(name) && !names_a_time(name);
+        let is_other =
+            |(index, name): &(usize, &String)| !self.is_mapped_column(*index) && !names_a_window(name) && !names_a_time(name);
         let others = self.names.iter().enumerate().filter(is_other);
         let texts = others.map(|(index, _)| cells.get(index).unwrap_or_default());
         let is_text = |text: &&str| !text.is_empty() && !is_quantity(text);
         texts.map(|text| if is_text(&text) { text } else { "" }).collect::<Vec<_>>().join("\u{1f}")
+    }
+
+    /// Returns the texts of a row in the unmapped columns that have its run, as `run_id`; empty if it has none.
+    pub(super) fn run_texts(&self, cells: &RowCells) -> String {
+        let runs = self.run_columns.iter().filter(|index| !self.is_mapped_column(**index));
+        let texts: Vec<&str> = runs.map(|index| cells.get(*index).unwrap_or_default()).collect();
+        if texts.iter().all(|text| text.is_empty()) { String::new() } else { texts.join("\u{1f}") }
+    }
+
+    /// Returns the columns that have the run of each row by their names; none if rows have no spans.
+    fn find_run_columns(&self) -> Vec<usize> {
+        let has_spans = self.spans.is_some();
+        let runs = self.names.iter().enumerate().filter(|(_, name)| has_spans && names_a_run(name));
+        runs.map(|(index, _)| index).collect()
+    }
+
+    /// Returns whether a column has times, boards, nodes, or figures or their units.
+    fn is_mapped_column(&self, index: usize) -> bool {
+        let is_of = |column: &NumberColumn| [Some(column.index), column.unit_column].contains(&Some(index));
+        self.number_columns().any(is_of) || self.is_of_time(index) || [self.device, self.node].contains(&Some(index))
     }
 
     /// Returns whether a column of this name has the units of figures of a dimension.
@@ -935,7 +961,7 @@ impl MappingBuilder<'_> {
             if find_part_and_whole(&names).is_some() {
                 continue;
             }
-            // What a pattern takes in was checked by what replaces its braces, where rails may have lost their names.
+            // Boards of a pattern were checked by the texts in place of its braces, since rails may have lost their names.
             let mut misnamed = find_misnamed_boards(&names, self.recording.meter).into_iter();
             let explicit = misnamed.find(|found| self.is_named_by_a_map(columns[found.index].1));
             let rail = || {
@@ -943,14 +969,97 @@ impl MappingBuilder<'_> {
                 Some((part, format!("by its name of a part of what {} is of", quote(names[whole]))))
             };
             let Some((at, problem)) = explicit.map(|found| (found.index, found.problem)).or_else(rail) else { continue };
-            let name = self.recording.mapped_as.get(&field).copied().unwrap_or(field.name());
-            let map = shell_quote(&format!("{name}[{}]={}", self.plan.boards[columns[at].1], names[at]));
+            let map = self.map_of_board(field, columns[at].1, names[at]);
             let problem = format!("column {} is {problem}: both would count", quote(names[at]));
             let is_of_machine = find_misnamed_boards(&names, Meter::Node).is_empty();
             let node = if is_of_machine { "; if all of them are of one machine, use --meter node" } else { "" };
             return Err(self.error(problem, format!("leave out --map {map}, or narrow the pattern that takes it in{node}")));
         }
         Ok(())
+    }
+
+    /// Returns the columns of power or energy that are mapped to boards, each with its field and board, without sums of columns.
+    fn energy_columns_of_boards(&self) -> Vec<(ReadingField, usize, String)> {
+        let is_of_energy = |figure: &&FieldSource| FIELDS_OF_ENERGY.contains(&figure.field);
+        let column = |figure: &FieldSource| match &figure.take {
+            ValueExpression::Columns(columns) if columns.len() == 1 => {
+                Some((figure.field, figure.board?, self.plan.column_name(columns[0].index)))
+            }
+            _ => None,
+        };
+        self.plan.figures.iter().filter(is_of_energy).filter_map(column).collect()
+    }
+
+    /// Returns an error if a board, or the column that is mapped to it, is by its name what the other boards have together.
+    fn check_totals_of_boards(&self) -> Result<(), ImportError> {
+        let columns = self.energy_columns_of_boards();
+        let of_energy = self.plan.figures.iter().filter(|figure| FIELDS_OF_ENERGY.contains(&figure.field));
+        let boards: BTreeSet<usize> = of_energy.filter_map(|figure| figure.board).collect();
+        if boards.len() < 2 {
+            return Ok(());
+        }
+        let error = |what: &str, name: &str, (field, board, column): &(ReadingField, usize, String), way_out: &str| {
+            let map = self.map_of_board(*field, *board, column);
+            let problem = format!("{what} {} is by its name what the other boards have together: both would count", quote(name));
+            Err(self.error(problem, format!("leave out --map {map}, or map it alone; if it is a board of its own, {way_out}")))
+        };
+        if let Some(found) = columns.iter().find(|(_, board, _)| names_a_sum(&self.plan.boards[*board])) {
+            return error("board", &self.plan.boards[found.1], found, "name it otherwise");
+        }
+        if self.options.accept.contains(&AcceptedFinding::Sums) {
+            return Ok(());
+        }
+        for field in FIELDS_OF_ENERGY {
+            let of_field: Vec<&(ReadingField, usize, String)> = columns.iter().filter(|(other, ..)| *other == field).collect();
+            let names: Vec<&str> = of_field.iter().map(|(.., column)| column.as_str()).collect();
+            if let Some(at) = find_plain_total(&names, field == ReadingField::EnergyJoulesTotal) {
+                return error("column", names[at], of_field[at], &format!("use --accept {}", AcceptedFinding::Sums.name()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns an error if a board that a `--map` names is by that name another figure, or a part, of what another board is, as
+    /// `gpu0 peak` of `gpu0`. Domains and sides of meters are noted instead.
+    fn check_names_of_boards(&mut self) -> Result<(), ImportError> {
+        let columns = self.energy_columns_of_boards();
+        let names_of_columns: Vec<&str> = columns.iter().map(|(.., column)| column.as_str()).collect();
+        let mapped: BTreeMap<usize, &(ReadingField, usize, String)> =
+            columns.iter().rev().map(|column| (column.1, column)).collect();
+        let boards: Vec<usize> = mapped.keys().copied().collect();
+        let names: Vec<String> = boards.iter().map(|board| self.plan.boards[*board].clone()).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        // The same of columns is noted by their names.
+        if let Some(note) = describe_zone(&names).filter(|_| describe_zone(&names_of_columns).is_none()) {
+            self.recording.add_note(note);
+        }
+        if let Some((part, whole)) = find_part_and_whole(&names) {
+            if find_part_and_whole(&names_of_columns).is_none() {
+                let (part, whole) = (quote(names[part]), quote(names[whole]));
+                self.recording.add_note(format!(
+                    "board {part} is by its name a part of what board {whole} is: both count, and their energy twice; leave one of the two out"
+                ));
+            }
+            return Ok(());
+        }
+        let misnamed = find_misnamed_boards(&names, self.recording.meter);
+        let misnamed = misnamed.into_iter().map(|found| (found.index, found.problem));
+        let rail = find_rail_and_board(&names)
+            .map(|(part, whole)| (part, format!("by its name of a part of what {} is of", quote(names[whole]))));
+        let found = misnamed.chain(rail).find(|(at, _)| self.is_named_by_a_map(boards[*at]));
+        let Some((at, problem)) = found else { return Ok(()) };
+        let Some((field, board, column)) = mapped.get(&boards[at]) else { return Ok(()) };
+        let map = self.map_of_board(*field, *board, column);
+        let problem = format!("board {} is {problem}: both would count", quote(names[at]));
+        let is_of_machine = find_misnamed_boards(&names, Meter::Node).is_empty();
+        let node = if is_of_machine { "; if all of them are of one machine, use --meter node" } else { "" };
+        Err(self.error(problem, format!("leave out --map {map}, or name the board otherwise if it is one{node}")))
+    }
+
+    /// Returns the `--map` of a column to a board, for a remedy.
+    fn map_of_board(&self, field: ReadingField, board: usize, column: &str) -> String {
+        let name = self.recording.mapped_as.get(&field).copied().unwrap_or(field.name());
+        shell_quote(&format!("{name}[{}]={column}", self.plan.boards[board]))
     }
 
     /// Returns whether a `--map` names a board, as no pattern does.
@@ -988,7 +1097,7 @@ impl MappingBuilder<'_> {
         Ok(())
     }
 
-    /// Returns the names of two of these columns, the first of which is of a part of what the second measures.
+    /// Returns the names of two of these columns, the first of which is a part of the second.
     fn find_pair(&self, columns: &[usize], find: impl Fn(&[&str]) -> Option<(usize, usize)>) -> Option<(String, String)> {
         let names: Vec<String> = columns.iter().map(|column| self.plan.column_name(*column)).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -1008,7 +1117,9 @@ impl MappingBuilder<'_> {
             return self.error(problem, format!("name columns by their number, for example --map {}=#2", map.field));
         }
         let problem = format!("has no column {}; the columns are: {}", quote(name), self.list());
-        self.error(problem, format!("correct --map {}", shell_quote(&map_text(map))))
+        let has_number = ColumnPattern::new(name).is_some_and(|pattern| pattern.parts.iter().any(|(is_number, _)| *is_number));
+        let braces = if has_number { "; {n} matches digits only, {x} any text" } else { "" };
+        self.error(problem, format!("correct --map {}{braces}", shell_quote(&map_text(map))))
     }
 
     /// Returns the column of a name: as it is written, by its number, without its unit, or in other letter case.

@@ -8,11 +8,11 @@ use eadt_schemas::v1::JobLifecycle;
 
 use super::STEPS;
 use super::nested_spans::{
-    PartialOverlap, RowSpan, are_amounts, choose_moments, clip_overlaps, counter_points, covered_stretches, find_nesting,
-    find_partial_overlap, follow_each_other, have_inner, jobs_since_start, may_contain_inner, take_off_inner,
+    PartialOverlap, RowSpan, RunId, are_amounts, choose_moments, clip_overlaps, counter_points, covered_stretches, find_nesting,
+    find_overlap, find_partial_overlap, follow_each_other, have_inner, jobs_since_start, may_contain_inner, take_off_inner,
 };
 use crate::boards;
-use crate::checks::value;
+use crate::checks::{LEAST_WATTS, value};
 use crate::options::{AcceptedFinding, FileSetKind};
 use crate::recording::{FileId, ProgressMark, RecordedReading, Recording, RecordingSource, SourceId, SourceKind};
 use crate::sums::{Certainty, SUM_OF_ROWS, find_sums};
@@ -22,6 +22,8 @@ use crate::{ImportError, ImportOptions, ReadingField};
 
 /// The time of rows, by file and line.
 type RowSpans = BTreeMap<(FileId, u64), RowSpan>;
+/// The runs of rows, by file and line. Rows without texts that name their run are absent.
+type RowRuns = BTreeMap<(FileId, u64), RunId>;
 
 /// A row that adds to counters.
 struct CounterIncrement {
@@ -39,6 +41,10 @@ pub(super) struct CounterIncrements {
     spans: RowSpans,
     /// The time of rows that have a time and a duration, as if that time were their end.
     unnamed_spans: RowSpans,
+    /// The runs of these rows.
+    runs: RowRuns,
+    /// The runs by the texts that name them.
+    run_ids: BTreeMap<String, RunId>,
     /// Fields of which each row of a file is one.
     counted_rows: BTreeSet<(FileId, ReadingField)>,
     /// The texts of all these rows that may distinguish boards, users or jobs; `None` if they differ.
@@ -71,13 +77,23 @@ impl CounterIncrements {
         self.unnamed_spans.insert((file, line), span);
     }
 
+    /// Notes the text that names the run of a row, if it has one.
+    pub(super) fn note_run(&mut self, file: FileId, line: u64, run: String) {
+        if run.is_empty() {
+            return;
+        }
+        let next = self.run_ids.len();
+        let id = *self.run_ids.entry(run).or_insert(next);
+        self.runs.insert((file, line), id);
+    }
+
     /// Notes that each row of a file is one of a field, `*`.
     pub(super) fn note_counted_rows(&mut self, file: FileId, field: ReadingField) {
         self.counted_rows.insert((file, field));
     }
 
-    /// Returns the files whose rows contain others in all that they add; notes those in which they may.
-    fn nested_files(&self, recording: &mut Recording) -> BTreeSet<FileId> {
+    /// Returns the files whose rows contain others in all their sums; adds notes on those in which they may.
+    fn nested_files(&self, recording: &mut Recording, of_runs: &BTreeSet<FileId>) -> BTreeSet<FileId> {
         let (mut nested, mut unsure): (BTreeSet<FileId>, BTreeSet<FileId>) = Default::default();
         let of_files = self.by_source.iter().flat_map(|(source, steps)| {
             let of_one_board = is_one_board(recording, *source);
@@ -104,7 +120,8 @@ impl CounterIncrements {
                 }
             }
         }
-        unsure.extend(nested.iter().filter(|file| self.texts.get(*file).is_none_or(Option::is_none)));
+        let may_differ = |file: &FileId| of_runs.contains(file) || self.texts.get(file).is_none_or(Option::is_none);
+        unsure.extend(nested.iter().copied().filter(may_differ));
         for file in nested.intersection(&unsure) {
             recording.add_note(format!(
                 "{}: rows overlap: the time of some contains that of others, and if their energy does, too, it counts twice; if so, leave \
@@ -145,20 +162,23 @@ impl CounterIncrements {
 
     /// Turns what rows add into counters, and has totals of energy begin at the start of their jobs.
     pub(super) fn finish(self, recording: &mut Recording, options: &ImportOptions) -> Result<(), ImportError> {
-        begin_totals_at_start(recording, &self.unnamed_spans);
+        begin_totals_at_start(recording, &self.unnamed_spans, &self.runs, options)?;
         let counts_nested = options.accept.contains(&AcceptedFinding::NestedRows);
-        let nested = if counts_nested { BTreeSet::new() } else { self.nested_files(recording) };
-        let Self { by_source, spans, unnamed_spans, counted_rows, texts } = self;
-        let alike: BTreeSet<FileId> = texts.into_iter().filter_map(|(file, text)| text.map(|_| file)).collect();
+        let [of_runs, unnamed_of_runs] = [&self.spans, &self.unnamed_spans].map(|spans| files_of_runs(&self.runs, spans));
+        let nested = if counts_nested { BTreeSet::new() } else { self.nested_files(recording, &of_runs) };
+        let Self { by_source, spans, unnamed_spans, runs, run_ids: _, counted_rows, texts } = self;
+        let times = RowTimes { named: (&spans, &of_runs), unnamed: (&unnamed_spans, &unnamed_of_runs), runs: &runs };
+        let of_one_text = texts.into_iter().filter_map(|(file, text)| text.map(|_| file));
+        let alike: BTreeSet<FileId> = of_one_text.filter(|file| !of_runs.contains(file)).collect();
         let mut unnamed = 0_usize;
         let mut of_energy = RowSpans::new();
-        // Devices first: what a row counts has the time of its energy.
+        // Devices first: the counts of a row have the time of its energy.
         let (of_devices, of_jobs): (Vec<_>, Vec<_>) =
             by_source.into_iter().partition(|(source, _)| matches!(recording.sources[*source].kind, SourceKind::Device(_)));
         for (source, mut steps) in of_devices.into_iter().chain(of_jobs) {
             settle_copied_sums(recording, &mut steps, options)?;
             if !options.accept.contains(&AcceptedFinding::GrowingSteps) {
-                refuse_running_totals(recording, &steps, &spans, &unnamed_spans)?;
+                refuse_running_totals(recording, &steps, times)?;
             }
             if !counts_nested {
                 settle_nested_rows(recording, &mut steps, &spans, (&nested, &counted_rows));
@@ -175,7 +195,7 @@ impl CounterIncrements {
                 steps.sort_by_key(|step| step.time);
                 let mut own = own_spans(&steps, &spans, &unnamed_spans);
                 if !counts_nested {
-                    settle_overlaps(recording, (&mut steps, &mut own), &alike, of_one_board)?;
+                    settle_overlaps(recording, (&mut steps, &mut own), (&alike, &of_runs), of_one_board)?;
                 }
                 let spread = spread_energy(recording, source, &steps, &own)?;
                 for (step, span) in steps.iter().zip(spread) {
@@ -209,6 +229,19 @@ fn is_one_board(recording: &Recording, source: SourceId) -> bool {
     matches!(&recording.sources[source].kind, SourceKind::Device(device) if !device.is_anonymous)
 }
 
+/// Returns the files in which each row that has a time of its own is of another run.
+fn files_of_runs(runs: &RowRuns, spans: &RowSpans) -> BTreeSet<FileId> {
+    let mut of_files: BTreeMap<FileId, Vec<Option<RunId>>> = BTreeMap::new();
+    for row in spans.keys() {
+        of_files.entry(row.0).or_default().push(runs.get(row).copied());
+    }
+    let are_distinct = |(file, of_rows): (FileId, Vec<Option<RunId>>)| {
+        let distinct: BTreeSet<RunId> = of_rows.iter().copied().flatten().collect();
+        (of_rows.len() > 1 && distinct.len() == of_rows.len()).then_some(file)
+    };
+    of_files.into_iter().filter_map(are_distinct).collect()
+}
+
 /// A job with a total of energy that is counted since its start.
 struct CountedJob {
     span: RowSpan,
@@ -217,12 +250,23 @@ struct CountedJob {
 }
 
 /// Has totals of energy begin at 0 at the start of their jobs if both they and the durations of their rows are counted since then, as by
-/// `CodeCarbon`: the first row of a job has what it used before.
-fn begin_totals_at_start(recording: &mut Recording, unnamed: &RowSpans) {
+/// `CodeCarbon`: the first row of a job has what it used before. Returns an error if rows of one start are of several runs, which have
+/// no total in common, unless the total is accepted.
+fn begin_totals_at_start(
+    recording: &mut Recording,
+    unnamed: &RowSpans,
+    runs: &RowRuns,
+    options: &ImportOptions,
+) -> Result<(), ImportError> {
     let field = ReadingField::EnergyJoulesTotal;
+    let is_accepted = options.accept.contains(&AcceptedFinding::GrowingSteps);
     for source in 0..recording.sources.len() {
         let RecordingSource { kind: SourceKind::Device(_), readings, .. } = &mut recording.sources[source] else { continue };
         let Some(jobs) = find_counted_jobs(readings, unnamed) else { continue };
+        let other_run = jobs.iter().find_map(|job| find_other_run(readings, job, runs));
+        if let Some((first, other)) = other_run.filter(|_| !is_accepted) {
+            return Err(total_of_runs_error(recording, first, other));
+        }
         let count = counted(jobs.len(), "job");
         begin_at_start(readings, jobs);
         let column = recording.columns.get(&field).map_or(field.name(), String::as_str);
@@ -231,6 +275,33 @@ fn begin_totals_at_start(recording: &mut Recording, unnamed: &RowSpans) {
         );
         recording.add_note(note);
     }
+    Ok(())
+}
+
+/// Returns the line of the first row of a job, and the file and line of one of another run.
+fn find_other_run(readings: &[RecordedReading], job: &CountedJob, runs: &RowRuns) -> Option<(u64, (FileId, u64))> {
+    let row = |place: &usize| (readings[*place].file as usize, u64::from(readings[*place].line));
+    let first = row(job.places.first()?);
+    let run = runs.get(&first)?;
+    let other = job.places.iter().map(row).find(|other| runs.get(other).is_some_and(|other| other != run))?;
+    Some((first.1, other))
+}
+
+/// Returns the error on a total of energy whose rows of one start are of several runs.
+fn total_of_runs_error(recording: &Recording, first: u64, (file, line): (FileId, u64)) -> ImportError {
+    let field = ReadingField::EnergyJoulesTotal;
+    let column = recording.columns.get(&field).map_or(field.name(), String::as_str).to_owned();
+    let problem = format!(
+        "grows with durations that count since one start, but this row is of another run than that of line {first}: the energy of \
+         several runs is no running total"
+    );
+    let amounts = recording.map_again("energy_joules", field);
+    let accept = AcceptedFinding::GrowingSteps.name();
+    let remedy = format!(
+        "if each run has one row, use {amounts}; if a run has several, take all but its last one out first; if all rows have the total of \
+         one process, --accept {accept}"
+    );
+    recording.error(file, line, problem, remedy).with_column(column)
 }
 
 /// Returns the jobs of readings, one after the other; `None` if their totals are not counted since the start of a job each.
@@ -245,7 +316,7 @@ fn find_counted_jobs(readings: &[RecordedReading], unnamed: &RowSpans) -> Option
         let places = of_job.into_iter().map(|row| places[row]).collect();
         CountedJob { span: RowSpan { start: first.start, end: last.end }, places }
     };
-    let found = jobs_since_start(&rows)?;
+    let found = jobs_since_start(&rows, &[])?;
     let totals: Vec<f64> = found.iter().flatten().map(|row| rows[*row].1).collect();
     // One that never falls goes on from job to job.
     if found.len() > 1 && totals.is_sorted() {
@@ -352,7 +423,7 @@ fn repeated_range(above: &[&CounterIncrement], rows: &[&CounterIncrement]) -> Op
     (are_same && a.len() >= ROWS_OF_A_COPY).then_some((from, to))
 }
 
-/// Returns what a row adds to a field.
+/// Returns the increment of a field in a row.
 fn amount(step: &CounterIncrement, field: ReadingField) -> Option<f64> {
     step.added.iter().find(|(other, _)| *other == field).map(|(_, value)| *value)
 }
@@ -397,28 +468,39 @@ fn settle_nested_rows(
 }
 
 /// Returns an error if rows of a file overlap in part, which would count what its board used then twice. Counts that time once if the rows
-/// are of one board, and have the same power.
+/// are of one board, and have the same power. Rows that other columns distinguish all count, noted.
 fn settle_overlaps(
     recording: &mut Recording,
     (steps, own): (&mut [CounterIncrement], &mut [Option<RowSpan>]),
-    alike: &BTreeSet<FileId>,
+    (alike, of_runs): (&BTreeSet<FileId>, &BTreeSet<FileId>),
     of_one_board: bool,
 ) -> Result<(), ImportError> {
     let field = ReadingField::EnergyJoulesTotal;
     let mut files: BTreeMap<FileId, Vec<usize>> = BTreeMap::new();
-    for (place, step) in steps.iter().enumerate().filter(|(_, step)| alike.contains(&step.file)) {
+    for (place, step) in steps.iter().enumerate() {
         files.entry(step.file).or_default().push(place);
     }
     for (file, places) in files {
         let row = |place: &usize| Some((own[*place]?, amount(&steps[*place], field)?));
         let rows: Vec<(RowSpan, f64)> = places.iter().filter_map(row).collect();
-        let found = find_partial_overlap(&rows).filter(|_| rows.len() == places.len());
+        // Runs may be of one time, or within others, too.
+        let find: fn(&[(RowSpan, f64)]) -> Option<PartialOverlap> =
+            if of_runs.contains(&file) { find_overlap } else { find_partial_overlap };
+        let found = find(&rows).filter(|_| rows.len() == places.len());
         let Some(PartialOverlap { rows: (first, second), overlap_seconds, covered_seconds, has_same_power }) = found else {
             continue;
         };
         let column = recording.columns.get(&field).map_or(field.name(), String::as_str).to_owned();
         let overlap = format!("rows overlap in time, by {overlap_seconds:.0} s of {covered_seconds:.0} s");
         let accept = AcceptedFinding::NestedRows.name();
+        if !alike.contains(&file) {
+            let reason = if of_runs.contains(&file) { "each has another run" } else { "other columns distinguish them" };
+            recording.add_note(format!(
+                "{column}: {overlap}; all count, as {reason}: if a row has all that its board used in its time, this counts several times; \
+                 if so, keep rows that do not overlap"
+            ));
+            continue;
+        }
         if !(has_same_power && of_one_board) {
             let (above, line) = (steps[places[first]].line, steps[places[second]].line);
             let problem = format!("{overlap}, first that of line {above}: what their board used then would count twice");
@@ -707,27 +789,89 @@ fn files_of_amounts(steps: &[CounterIncrement], field: ReadingField, spans: &Row
     of_amounts.map(|of_file| of_file[0].file).collect()
 }
 
+/// The times and runs of rows, where they have them. Beside times are the files in which each row with one is of another run.
+#[derive(Clone, Copy)]
+struct RowTimes<'a> {
+    named: (&'a RowSpans, &'a BTreeSet<FileId>),
+    /// As if the times of rows were their ends.
+    unnamed: (&'a RowSpans, &'a BTreeSet<FileId>),
+    runs: &'a RowRuns,
+}
+
 /// Returns whether a field grows with the durations of rows, which count since the start of a job.
-fn counts_since_start(steps: &[CounterIncrement], field: ReadingField, unnamed: &RowSpans) -> bool {
+fn counts_since_start(steps: &[CounterIncrement], field: ReadingField, times: RowTimes<'_>) -> bool {
     let mut of_files = steps.chunk_by(|a, b| a.file == b.file);
-    let row = |step: &CounterIncrement| Some((*unnamed.get(&(step.file, step.line))?, amount(step, field)?));
-    of_files.any(|of_file| jobs_since_start(&of_file.iter().filter_map(row).collect::<Vec<_>>()).is_some())
+    let row = |step: &CounterIncrement| {
+        let place = (step.file, step.line);
+        Some(((*times.unnamed.0.get(&place)?, amount(step, field)?), times.runs.get(&place).copied()))
+    };
+    of_files.any(|of_file| {
+        let (rows, runs): (Vec<(RowSpan, f64)>, Vec<Option<RunId>>) = of_file.iter().filter_map(row).unzip();
+        jobs_since_start(&rows, &runs).is_some()
+    })
+}
+
+/// Returns the lowest and the highest of figures above 0.
+fn range_of(figures: impl Iterator<Item = f64>) -> (f64, f64) {
+    figures.fold((f64::INFINITY, 0.0_f64), |(low, high), figure| (low.min(figure), high.max(figure)))
+}
+
+/// Less than this ratio of the highest energy of a file to its lowest, amounts may rise slowly, and a counter may have a large base.
+const RISE_OF_AMOUNTS: f64 = 1.5;
+
+/// Returns whether values of energy rise too slowly from row to row for a counter of a device that is on, and by little in all.
+fn rise_slowly(values: &[(&CounterIncrement, f64)]) -> bool {
+    let is_slow = |pair: &[(&CounterIncrement, f64)]| {
+        let seconds = pair[1].0.time.seconds_since(pair[0].0.time);
+        let rise = pair[1].1 - pair[0].1;
+        rise < LEAST_WATTS * seconds || rise <= 0.0
+    };
+    let mut of_files = values.chunk_by(|a, b| a.0.file == b.0.file);
+    of_files.all(|of_file| {
+        let (least, most) = range_of(of_file.iter().map(|(_, joules)| *joules));
+        most < RISE_OF_AMOUNTS * least && of_file.windows(2).all(is_slow)
+    })
+}
+
+/// Least ratio of the longest row to the shortest one, and largest ratio of the power of rows, of energies that only grow because rows
+/// are longer.
+const LENGTHS_OF_AMOUNTS: f64 = 1.5;
+const POWERS_OF_AMOUNTS: f64 = 1.25;
+
+/// Returns whether values of energy are those of rows of different lengths that have about the same power. The rows follow each other,
+/// or are of a run each: a running total would grow from row to row beside them.
+fn grow_with_lengths(values: &[(&CounterIncrement, f64)], times: RowTimes<'_>) -> bool {
+    let of = |known: &RowSpans| -> Option<Vec<RowSpan>> {
+        values.iter().map(|(step, _)| known.get(&(step.file, step.line)).copied()).collect()
+    };
+    let named = of(times.named.0);
+    let (known, of_runs) = if named.is_some() { times.named } else { times.unnamed };
+    let are_moments: fn(&[RowSpan]) -> bool = |spans| choose_moments(spans).is_some();
+    let follow: fn(&[RowSpan]) -> bool = if named.is_some() { follow_each_other } else { are_moments };
+    let Some(spans) = named.or_else(|| of(known)) else { return false };
+    let are_runs = || values.iter().all(|(step, _)| of_runs.contains(&step.file));
+    let lengths: Vec<f64> = spans.iter().map(|span| span.end.seconds_since(span.start)).collect();
+    let powers = values.iter().zip(&lengths).map(|((_, joules), seconds)| joules / seconds);
+    let ((shortest, longest), (least, most)) = (range_of(lengths.iter().copied()), range_of(powers));
+    longest >= LENGTHS_OF_AMOUNTS * shortest && most <= POWERS_OF_AMOUNTS * least && (follow(&spans) || are_runs())
 }
 
 /// Returns an error if a column that is mapped as what rows add looks like a running total; notes one that may be.
-fn refuse_running_totals(
-    recording: &mut Recording,
-    steps: &[CounterIncrement],
-    spans: &RowSpans,
-    unnamed: &RowSpans,
-) -> Result<(), ImportError> {
+fn refuse_running_totals(recording: &mut Recording, steps: &[CounterIncrement], times: RowTimes<'_>) -> Result<(), ImportError> {
     for (name, field) in STEPS {
-        let of_amounts = files_of_amounts(steps, field, spans);
+        let of_amounts = files_of_amounts(steps, field, times.named.0);
         let others = steps.iter().filter(|step| !of_amounts.contains(&step.file));
         let values: Vec<(&CounterIncrement, f64)> = others.filter_map(|step| Some((step, amount(step, field)?))).collect();
         let growth = ColumnGrowth::of(&values.iter().map(|(_, value)| *value).collect::<Vec<_>>());
-        let since_start = counts_since_start(steps, field, unnamed);
-        let kind = if since_start { ColumnKind::RunningTotal } else { growth.kind() };
+        let since_start = counts_since_start(steps, field, times);
+        let is_energy = field == ReadingField::EnergyJoulesTotal;
+        let kind = match () {
+            () if since_start => ColumnKind::RunningTotal,
+            () if !is_energy || growth.kind() == ColumnKind::Step => growth.kind(),
+            () if grow_with_lengths(&values, times) => ColumnKind::Step,
+            () if rise_slowly(&values) => ColumnKind::Either,
+            () => growth.kind(),
+        };
         if kind == ColumnKind::Step {
             continue;
         }

@@ -21,7 +21,7 @@ pub(super) fn parse_unchecked_value(line: &[u8]) -> Option<EventRef<'_>> {
     Some(EventRef { data: Some(Cow::Borrowed(data)), ..event })
 }
 
-/// Returns everything before the value, and what is left.
+/// Returns everything before the value, and the rest of the line.
 fn parse_envelope(line: &[u8]) -> Option<(EventRef<'_>, &str)> {
     let line = std::str::from_utf8(line).ok()?.trim_ascii_end();
     let (kind, rest) = text(line.strip_prefix("{\"specversion\":\"1.0\",\"type\":\"")?)?;
@@ -197,7 +197,7 @@ mod tests {
         ) {
             let end = (at + cut).min(LINE.len());
             let line = [&LINE[..at], &put, &LINE[end..]].concat();
-            // What is likely is certain once its value is one object.
+            // A likely event is certain once its value is one object.
             if let Some(likely) = parse_unchecked_value(line.as_bytes()) {
                 let whole = likely.data.as_deref().filter(|data| data.starts_with('{') && serde_json::from_str::<serde_json::Value>(data).is_ok());
                 if whole.is_some() {
@@ -207,7 +207,7 @@ mod tests {
             if let Some(fast) = parse(line.as_bytes()) {
                 match slow(line.as_bytes()) {
                     Some(slow) => prop_assert_eq!(fast, slow),
-                    // Only what is inside the value may be left to whoever decodes it.
+                    // Only errors inside the value may be left to the decoder.
                     None => prop_assert!(
                         serde_json::from_str::<serde_json::Value>(fast.data.as_deref().unwrap_or("{}")).is_err(), "{}", line
                     ),

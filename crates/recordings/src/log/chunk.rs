@@ -90,9 +90,9 @@ impl LogChunk {
         self.good
     }
 
-    /// Returns the present event where it looks as [`crate::LogWriter`] writes it, much faster than [`Self::event`]. Its value is
-    /// taken to go on to the end of the line: whoever finds there a whole JSON object and nothing else has the event for certain,
-    /// everybody else asks [`Self::event`].
+    /// Returns the present event if it looks as [`crate::LogWriter`] writes it, much faster than [`Self::event`]. It assumes
+    /// that the value goes on to the end of the line. If the caller finds exactly one JSON object there, the event is right;
+    /// otherwise the caller must use [`Self::event`].
     pub fn likely_event(&self) -> Option<EventRef<'_>> {
         let line = self.current_event();
         if line.len() > MAX_EVENT_BYTES { None } else { canonical::parse_unchecked_value(line) }
@@ -187,7 +187,7 @@ pub struct LogChunks<'a> {
     /// Position of the next chunk.
     offset: u64,
     ended: bool,
-    /// Bytes since the last event in which there was none.
+    /// Blank bytes since the last event.
     blank: usize,
     /// Found behind events that are good.
     failed: Option<LogError>,
@@ -253,7 +253,7 @@ impl<'a> LogChunks<'a> {
         self.failed.take().map_or(Ok(false), Err)
     }
 
-    /// Stops reading here; what is in the chunk is good.
+    /// Stops reading here; earlier events of the chunk are valid.
     fn fail(&mut self, offset: u64, problem: String) {
         self.ended = true;
         self.failed = Some(LogError { name: self.name.clone(), line: 1, offset, good: 0, problem, can_go_on: false, cut: false });

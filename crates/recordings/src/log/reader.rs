@@ -116,7 +116,8 @@ impl EventRef<'_> {
         self.topic.or_else(|| EventType::from_name(&self.kind).and_then(EventType::topic))
     }
 
-    /// Returns the record's value; `None`: a tombstone. One JSON value in outline; whoever decodes it finds what is wrong inside.
+    /// Returns the record's value; `None` for a tombstone. The value is one JSON value in outline; errors inside it are found
+    /// on decoding.
     pub fn value(&self) -> Option<&[u8]> {
         self.data.as_deref().map(str::as_bytes)
     }

@@ -67,7 +67,7 @@ impl<W: Write> LogWriter<W> {
         Ok(())
     }
 
-    /// Hands everything written so far to the sink, so that whoever reads there meanwhile finds whole events.
+    /// Hands everything written so far to the sink, so that concurrent readers find whole events.
     pub fn flush(&mut self) -> io::Result<()> {
         match &mut self.out {
             LogOutput::Plain(out) => out.flush(),

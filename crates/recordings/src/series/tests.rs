@@ -44,7 +44,7 @@ fn a_board_belongs_to_the_pod_that_the_exporter_names_and_never_to_the_exporter(
         (r#"exported_namespace="lab",pod="llama-0",namespace="mon""#, "lab/llama"),
         (&format!(r#"exported_pod_namespace="lab",exported_pod_name="a-1",{OWN}"#), "lab/a"),
         (OWN, "<nobody>"),
-        // With honor_labels: true the target's labels fill what the exporter leaves empty.
+        // With honor_labels: true, labels of the target replace empty labels of the exporter.
         (&format!(r#"{OWN},service="nvidia-dcgm-exporter",job="nvidia-dcgm-exporter",instance="10.0.0.1:9400""#), "<nobody>"),
         (r#"namespace="mon",pod="gpu-metrics-x2x4z",service="gpu-metrics""#, "<nobody>"),
         (r#"namespace="mon",pod="gpu-metrics-x2x4z",job="mon/gpu-metrics""#, "<nobody>"),

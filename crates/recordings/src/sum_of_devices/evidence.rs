@@ -138,7 +138,7 @@ impl SumEvidence {
 
     /// Returns how many parts are needed: the others do not agree with the sum without them, with any factor and offset.
     fn count_needed(&self, divisor: f64) -> usize {
-        // Where the tolerance is hardly more than what the parts are rounded, that rounding alone makes a difference.
+        // If the tolerance is hardly more than the rounding of the parts, that rounding alone makes a difference.
         let wider = if self.tolerance > self.of_parts / 4.0 { self.of_parts } else { 0.0 };
         let is_needed = |column: &&Vec<f64>| {
             let rest: Vec<f64> = self.sums.iter().zip(*column).map(|(sum, value)| sum - value / divisor).collect();

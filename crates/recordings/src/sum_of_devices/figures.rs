@@ -25,7 +25,7 @@ const FEWEST_LEVELS_OF_A_STEP: usize = 4;
 /// Decimal digits that a few values of a coarse step have in common at least.
 const DIGITS_OF_A_STEP: f64 = 8.0;
 
-/// A figure of a device: its power, or by how much its energy counter has risen since the reading before.
+/// A figure of a device: its power, by how much its energy counter has risen since the reading before, or what that counts.
 #[derive(Debug)]
 pub(super) struct DeviceFigure {
     /// The place of the device among the sources.
@@ -55,26 +55,38 @@ fn rounding_step(values: &[f64], is_counter: bool) -> f64 {
     steps.into_iter().find(is_rounded).unwrap_or(0.0)
 }
 
+/// Returns the values of a field, in order of time.
+fn known_values(source: &RecordingSource, field: ReadingField) -> Vec<(EventTime, f64)> {
+    source.readings.iter().filter_map(|reading| Some((reading.time, value(reading, field)?))).collect()
+}
+
 impl DeviceFigure {
     pub(super) fn of(place: usize, source: &RecordingSource, field: ReadingField) -> Option<Self> {
-        let known: Vec<(EventTime, f64)> =
-            source.readings.iter().filter_map(|reading| Some((reading.time, value(reading, field)?))).collect();
-        Self::from_readings(place, known, field == ReadingField::EnergyJoulesTotal)
+        Self::from_readings(place, known_values(source, field), field == ReadingField::EnergyJoulesTotal)
     }
 
     pub(super) fn from_readings(place: usize, known: Vec<(EventTime, f64)>, is_counter: bool) -> Option<Self> {
         let numbers: Vec<f64> = known.iter().map(|(_, value)| *value).collect();
         let step = rounding_step(&numbers, is_counter);
         let values = if is_counter { known.windows(2).map(|pair| (pair[1].0, pair[1].1 - pair[0].1)).collect() } else { known };
-        if values.len() < READINGS_OF_A_SUM {
-            return None;
-        }
-        let mean = values.iter().map(|(_, value)| value).sum::<f64>() / values.len() as f64;
         // A rise is rounded at both ends.
         let rounding = if is_counter { step } else { step / 2.0 };
+        (values.len() >= READINGS_OF_A_SUM).then(|| Self::from_values(place, values, rounding))
+    }
+
+    /// Returns the counts of an energy counter, or power, as they were read; `None` if there are fewer than `fewest`.
+    pub(super) fn of_levels(place: usize, source: &RecordingSource, field: ReadingField, fewest: usize) -> Option<Self> {
+        let known = known_values(source, field);
+        let numbers: Vec<f64> = known.iter().map(|(_, value)| *value).collect();
+        let step = rounding_step(&numbers, field == ReadingField::EnergyJoulesTotal);
+        (known.len() >= fewest).then(|| Self::from_values(place, known, step / 2.0))
+    }
+
+    fn from_values(source: usize, values: Vec<(EventTime, f64)>, rounding: f64) -> Self {
+        let mean = values.iter().map(|(_, value)| value).sum::<f64>() / values.len() as f64;
         let intervals = values.windows(2).map(|pair| pair[1].0.seconds_since(pair[0].0));
         let interval_seconds = upper_median(intervals).unwrap_or(0.0);
-        Some(Self { source: place, values, mean, rounding, interval_seconds })
+        Self { source, values, mean, rounding, interval_seconds }
     }
 
     /// Returns the value nearest to a time, by half an interval at most, or the one so many readings after it.
