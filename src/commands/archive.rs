@@ -43,7 +43,7 @@ fn views(location: &str) -> String {
 }
 
 fn compact(path: &Path, before: &str, json: bool) -> anyhow::Result<()> {
-    // Files of an earlier version have no id; what they become does.
+    // Files of an earlier version have no id; the rewritten ones do.
     let archive = eadt_lake::Archive::find(path)?.with_new_id(crate::services::new_archive_id()?);
     let meter = ProgressMeter::bytes(eadt_lake::compactable_bytes(&archive, before, TARGET_BYTES)?);
     let bytes_meter = meter.clone();

@@ -99,7 +99,7 @@ fn check_options(args: &BacktestArgs) -> anyhow::Result<()> {
 
 /// Steps of the progress of a backtest.
 const RUNS: &str = "runs";
-/// Controllers of a contest, and days of a run, where none are named.
+/// Controllers of a contest, and days of a run, if none are named.
 const CONTROLLERS: [&str; 4] = ["hybrid", "power-cap", "matrix", "matrix-literal"];
 const DAYS: f64 = 14.0;
 const SEEDS: u64 = 20;

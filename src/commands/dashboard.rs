@@ -12,8 +12,8 @@ use anyhow::{Context, bail};
 use eadt_bus::StartOffset;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_dashboard::{
-    ArchivedIds, AsOfReader, DashboardModel, DashboardServer, HistorySource, OtherRun, ReplayCheck, ReplayVerdict,
-    RetentionLimits, SharedModel, SourceFacts, SourceKind, WhatIf, load_archive, load_log,
+    ArchivedIds, AsOfReader, DashboardModel, DashboardServer, HistorySource, OtherRun, RecordError, RecordIdentity, ReplayCheck,
+    ReplayVerdict, RetentionLimits, SharedModel, SourceFacts, SourceKind, WhatIf, load_archive, load_log,
 };
 use eadt_lake::{Archive, LakeError};
 use eadt_report::ReportSettings;
@@ -108,21 +108,29 @@ async fn serve_folder(
 ) -> anyhow::Result<DashboardServer> {
     let limits = RetentionLimits { windows: settings.dashboard.windows, ..RetentionLimits::default() };
     let prefix = settings.topics.prefix.clone();
-    let records = HistorySource::Folder { path: path.clone(), prefix: prefix.clone() };
-    let what_if = WhatIf::new(records, settings.processor.controller_settings.clone());
-    let place = path.clone();
-    let read = Arc::new(move |until: Option<EventTime>| load(&place, &prefix, limits, until));
+    let (place, names) = (path.clone(), prefix.clone());
+    let read = Arc::new(move |until: Option<EventTime>| load(&place, &names, limits, until));
     let newest = read.clone();
-    let (model, not_archived) = tokio::task::spawn_blocking(move || newest(None)).await??;
+    let LoadedFolder { model, not_archived, identity } = tokio::task::spawn_blocking(move || newest(None)).await??;
+    let records = HistorySource::Folder { path: path.clone(), prefix, identity: identity.clone() };
+    let what_if = WhatIf::new(records, settings.processor.controller_settings.clone());
     let model = SharedModel::new(model);
-    let past = AsOfReader::new(move |time| read(Some(time)).map(|(model, _)| model).map_err(|error| format!("{error:#}")));
+    let first = identity.clone();
+    let past = AsOfReader::new(move |time| {
+        let then = read(Some(time)).map_err(|error| RecordError::Unreadable(format!("{error:#}")))?;
+        first.check(&then.identity)?;
+        Ok(then.model)
+    });
     let server = DashboardServer::bind(&settings.dashboard, 0, model.clone(), Some(what_if), shutdown.clone()).await?;
     let stop = shutdown.clone();
     supervisor.spawn_thread(&tasks::DASHBOARD_FEED, move || {
         let show = |check| model.change(|model| model.set_replay(check));
         show(ReplayCheck { verdict: ReplayVerdict::Running, text: "the record is replayed and compared".to_owned() });
         let checked = check_replay(&path, config.as_deref(), not_archived, &stop);
-        show(checked.unwrap_or_else(|error| unknown(&format!("the record could not be replayed: {error:#}"))));
+        let checked = checked.unwrap_or_else(|error| unknown(&format!("the record could not be replayed: {error:#}")));
+        // It would be the verdict on another record.
+        let replayed = Archive::find(&path).map(|archive| RecordIdentity::of(&archive)).unwrap_or_default();
+        show(identity.check(&replayed).map_or_else(|error| unknown(&error.to_string()), |()| checked));
         anyhow::Ok(())
     });
     Ok(server.with_past(past))
@@ -262,13 +270,16 @@ enum UnreplayableReason {
     Unknown,
 }
 
+/// The content of a folder.
+#[derive(Debug)]
+struct LoadedFolder {
+    model: DashboardModel,
+    not_archived: UnreplayableReason,
+    identity: RecordIdentity,
+}
+
 /// Loads everything under a path up to a time, as `eadt report` takes it.
-fn load(
-    path: &Path,
-    prefix: &str,
-    limits: RetentionLimits,
-    until: Option<EventTime>,
-) -> anyhow::Result<(DashboardModel, UnreplayableReason)> {
+fn load(path: &Path, prefix: &str, limits: RetentionLimits, until: Option<EventTime>) -> anyhow::Result<LoadedFolder> {
     if !path.is_dir() {
         bail!("{} is no folder: name a data folder, an archive or the output of `eadt replay`", path.display());
     }
@@ -283,8 +294,14 @@ fn load(
         model = model.as_of(time);
     }
     let log = path.join("log");
+    let mut identity = RecordIdentity::default();
     let archived = match super::find_archive(path, &Topic::ALL) {
-        Ok(archive) => read_archive(archive, &mut model, until.is_none()),
+        Ok(archive) => {
+            let ids = read_archive(archive.clone(), &mut model, until.is_none());
+            // As of the last listing: it may be written anew meanwhile.
+            identity = RecordIdentity::of(&archive);
+            ids
+        }
         // Records that the archive does not hold yet are in the log; those in both count once.
         Err(LakeError::Absent { .. }) if log.is_dir() => Ok(ArchivedIds::default()),
         Err(error) => Err(error.into()),
@@ -306,7 +323,7 @@ fn load(
             }
         }
     }
-    Ok((model, not_archived))
+    Ok(LoadedFolder { model, not_archived, identity })
 }
 
 /// Takes in an archive, at the start with a progress bar.
@@ -322,7 +339,10 @@ fn read_archive(archive: Archive, model: &mut DashboardModel, is_start: bool) ->
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use clap::Parser;
+    use eadt_lake::{ArchiveRow, ArchiveWriter, RollLimits};
+    use eadt_schemas::v1::Workload;
 
     use super::*;
     use crate::cli::{Cli, CliCommand};
@@ -371,6 +391,34 @@ mod tests {
     }
 
     #[test]
+    fn what_is_read_of_a_folder_that_was_written_anew_is_of_another_record() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = |id: u128| {
+            let archive = Archive::folder(folder.path()).unwrap().with_new_id(id);
+            let declared = Workload { workload: format!("run/{id}"), ..Workload::default() };
+            let row = ArchiveRow {
+                topic: Topic::Workloads,
+                partition: 0,
+                offset: 0,
+                stamp: EventTime::from_millis(0),
+                key: None,
+                value: Some(Bytes::from(serde_json::to_vec(&declared).unwrap())),
+                headers: Vec::new(),
+            };
+            let mut writer = ArchiveWriter::new(archive, RollLimits::default());
+            writer.push(&row, row.stamp).unwrap();
+            writer.roll_all().unwrap();
+            load(folder.path(), "", RetentionLimits::default(), None).unwrap().identity
+        };
+        let first = read(1);
+        for inside in [format!("topic={}", Topic::Workloads), "_archived".to_owned()] {
+            std::fs::remove_dir_all(folder.path().join(inside)).unwrap();
+        }
+        let second = read(2);
+        assert_eq!((first.check(&first), first.check(&second)), (Ok(()), Err(RecordError::Rewritten)));
+    }
+
+    #[test]
     fn an_archive_that_cannot_be_read_is_not_one_that_is_not_there_yet() {
         let folder = tempfile::tempdir().unwrap();
         let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
@@ -390,7 +438,7 @@ mod tests {
         let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
         let _held = EmbeddedLog::open(&folder.path().join("log"), options).unwrap();
         let read = |until| load(folder.path(), "", RetentionLimits::default(), until);
-        assert!(matches!(read(None), Ok((_, UnreplayableReason::Unknown))));
+        assert!(matches!(read(None), Ok(LoadedFolder { not_archived: UnreplayableReason::Unknown, .. })));
         let refused = format!("{:#}", read(Some(EventTime::from_millis(0))).unwrap_err());
         assert!(refused.contains("cannot be read now"), "{refused}");
     }

@@ -11,8 +11,8 @@ use super::{partitions, topic_of};
 use crate::live::exporter::{Exporter, HISTORY};
 use crate::settings::TopicSettings;
 
-/// Gives the exporter what the log holds and gets; of telemetry only what comes from now on.
-/// Ready once every partition was read to its end; it stays so if one cannot be reached later.
+/// Feeds the exporter with the log, and with telemetry from now on. Ready once every partition was read to its end; it
+/// stays so if one cannot be reached later.
 pub fn follow(
     bus: &dyn Bus,
     names: &TopicSettings,

@@ -1,4 +1,4 @@
-//! `eadt get` and `eadt describe`: what there is, as a kubectl user asks for it.
+//! `eadt get` and `eadt describe`: lists the objects of a record like kubectl.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ use crate::live::frame::{self, DecidedChange, WorkloadDetails, WorkloadRow};
 use crate::live::gpus::{GpuSamples, GpuSnapshot};
 use crate::live::keys::SortKey;
 use crate::live::source::{self, ReadExtent, ReadRange, SpanEnd, TOPICS};
-use crate::live::tally::{LiveTally, WorkloadTally};
+use crate::live::tally::{LiveTally, NewestFigures, WorkloadTally};
 use crate::live::{decided_text, decision_text, layout_text, layout_words, origin_word, saving_text, wire_name};
 use crate::output_table::{OutputCell, OutputColumn, OutputFormat, OutputTable, csv_cell};
 use crate::settings::ProgramSettings;
@@ -68,7 +68,7 @@ struct GetListing {
     known: BTreeSet<String>,
 }
 
-/// Refuses the folder of a record in place of a name, if there is nothing else to read.
+/// Refuses the folder of a record given as a name, if there is no other source.
 fn refuse_folder(args: &GetArgs, settings: &ProgramSettings) -> anyhow::Result<()> {
     let has_source = args.source.from.is_some() || args.source.page.url.is_some() || !settings.bus.brokers.is_empty();
     let folder = args.names.iter().find(|name| Path::new(name).is_dir());
@@ -392,7 +392,7 @@ fn gpus(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyh
     })
 }
 
-/// Decisions that `describe` shows, unless all that are kept are asked for.
+/// Decisions that `describe` shows, unless all kept ones are requested.
 const DECISIONS: usize = 12;
 
 pub fn describe(args: &DescribeArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<()> {
@@ -420,8 +420,8 @@ pub fn describe(args: &DescribeArgs, settings: &ProgramSettings, shutdown: &Shut
     let state = tally.state(row);
     let output = if args.json { OutputFormat::Json } else { args.output };
     let text = match output {
-        OutputFormat::Table => description(&details, row, state, DECISIONS),
-        OutputFormat::Wide => description(&details, row, state, details.decisions.len()),
+        OutputFormat::Table => description(&details, &tally, row, DECISIONS),
+        OutputFormat::Wide => description(&details, &tally, row, details.decisions.len()),
         OutputFormat::Json => {
             let document = serde_json::json!({
                 "workload": name,
@@ -458,13 +458,14 @@ fn figures_table(row: &WorkloadTally, state: &str) -> anyhow::Result<OutputTable
 }
 
 /// Returns the same as `-o json`, for people, with the last `decisions` decisions.
-fn description(details: &WorkloadDetails, row: &WorkloadTally, state: &str, decisions: usize) -> String {
+fn description(details: &WorkloadDetails, tally: &LiveTally, row: &WorkloadTally, decisions: usize) -> String {
+    let NewestFigures { power_watts, samples_per_second, joules_per_sample, .. } = tally.newest_of(row);
     let mut lines: Vec<(String, String)> = vec![("Workload".into(), details.name.clone())];
     let mut add = |name: &str, value: String| lines.push((name.to_owned(), value));
     add("Origin", row.origin().map_or(units::UNKNOWN, origin_word).to_owned());
     let report = &details.report;
     add("Verdict", eadt_report::SavingSummary::of([report]).sentence());
-    add("State", state.to_owned());
+    add("State", tally.state(row).to_owned());
     add("Layout", details.layout.clone().unwrap_or_else(|| units::UNKNOWN.to_owned()));
     if let Some(declared) = &row.declared {
         add("Kind", declared.kind.clone());
@@ -474,19 +475,15 @@ fn description(details: &WorkloadDetails, row: &WorkloadTally, state: &str, deci
         add("GPUs", format!("{gpus} {}", declared.gpu_model.as_deref().unwrap_or_default()));
     }
     let figure = |value: Option<f64>, text: fn(f64) -> String| value.map_or_else(|| units::UNKNOWN.to_owned(), text);
-    add("Power", format!("{} in the newest window", figure(row.power_watts, units::format_watts)));
-    let now = figure(row.joules_per_sample, units::joules_per_sample);
+    add("Power", format!("{} in the newest window", figure(power_watts, units::format_watts)));
+    let now = figure(joules_per_sample, units::joules_per_sample);
     add(
         "J/sample",
         format!("{now} in the newest window, {} of the run", figure(report.joules_per_sample, units::joules_per_sample)),
     );
     add(
         "Samples",
-        format!(
-            "{} ({} a second)",
-            figure(report.samples, units::format_count),
-            figure(row.samples_per_second, units::format_count)
-        ),
+        format!("{} ({} a second)", figure(report.samples, units::format_count), figure(samples_per_second, units::format_count)),
     );
     add("Duration", figure(report.duration_seconds, units::format_duration));
     add("Coverage", figure(report.coverage_ratio, |ratio| format!("{:.1} % of the time has known power", 100.0 * ratio)));
@@ -515,7 +512,7 @@ fn description(details: &WorkloadDetails, row: &WorkloadTally, state: &str, deci
     text
 }
 
-/// Returns the decisions, one a line, with what they do in a column.
+/// Returns the decisions, one a line, with a column for their action.
 fn decision_lines<'a>(decisions: impl Iterator<Item = &'a DecidedChange>) -> String {
     let decisions: Vec<(&Decision, Cow<'static, str>)> =
         decisions.map(|decided| (&decided.decision, decided_text(decided))).collect();
@@ -536,7 +533,42 @@ fn decision_lines<'a>(decisions: impl Iterator<Item = &'a DecidedChange>) -> Str
 
 #[cfg(test)]
 mod tests {
+    use eadt_schemas::EventTime;
+    use eadt_schemas::v1::EfficiencyWindow;
+
     use super::*;
+
+    #[test]
+    fn a_description_has_the_newest_figures_of_the_list() {
+        let mut tally = LiveTally::default();
+        let mut add = |workload: &str, minute: i64, run_seconds: f64| {
+            let at = |minute: i64| EventTime::from_micros(minute * 60_000_000);
+            tally.window(&EfficiencyWindow {
+                id: format!("{workload}@{minute}"),
+                workload: workload.to_owned(),
+                window_start: at(minute),
+                window_end: at(minute + 1),
+                run_declared: true,
+                run_seconds,
+                mean_power_watts: Some(300.0),
+                samples_per_second: Some(2.0),
+                ..EfficiencyWindow::default()
+            });
+        };
+        (0..2).for_each(|minute| add("t/silent", minute, 60.0));
+        (38..40).for_each(|minute| add("t/ended", minute, if minute == 38 { 60.0 } else { 20.0 }));
+        (38..40).for_each(|minute| add("t/runs", minute, 60.0));
+        tally.refresh_all();
+        for row in crate::live::frame::rows(&tally) {
+            let details = WorkloadDetails::of(&tally, &row.name).unwrap();
+            let text = description(&details, &tally, &tally.workloads[&row.name], DECISIONS);
+            let power = row.power_watts.map_or_else(|| units::UNKNOWN.to_owned(), units::format_watts);
+            assert_eq!(row.power_watts.is_some(), row.name == "t/runs", "{row:?}");
+            for line in [format!("{power} in the newest window"), row.state.to_owned()] {
+                assert!(text.lines().any(|shown| shown.trim_end().ends_with(&line)), "{line}: {text}");
+            }
+        }
+    }
 
     #[test]
     fn what_is_not_known_is_a_dash_for_people_and_nothing_for_programs() {

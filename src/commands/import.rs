@@ -127,7 +127,7 @@ fn options(args: &ImportArgs, format: RecordingFormat) -> ImportOptions {
     }
 }
 
-/// Returns the options of whoever reads recordings; what belongs to an import alone is left as it is by default.
+/// Returns the options for reading recordings. Options of imports alone keep their defaults.
 pub fn reading_options(args: &ReadingArgs, format: RecordingFormat) -> ImportOptions {
     ImportOptions {
         maps: args.map.clone(),
@@ -143,7 +143,7 @@ pub fn reading_options(args: &ReadingArgs, format: RecordingFormat) -> ImportOpt
     }
 }
 
-/// Returns the zone of local times: `--time-zone`, else the environment's `TZ` where the format has local times.
+/// Returns the zone of local times: `--time-zone`, else the environment's `TZ` if the format has local times.
 fn time_zone(requested: Option<&NamedTimeZone>, format: RecordingFormat) -> Option<NamedTimeZone> {
     if requested.is_some() || !matches!(format, RecordingFormat::Csv | RecordingFormat::NvidiaSmi) {
         return requested.cloned();

@@ -186,7 +186,7 @@ pub fn topic(name: &str) -> Result<Topic, String> {
     known.ok_or_else(|| format!("no topic is named {name:?}; {}", near(name)))
 }
 
-/// Returns the topics that somebody may have meant; all, if none is near.
+/// Returns the topics with similar names; all, if none is similar.
 fn near(name: &str) -> String {
     let name = name.to_lowercase();
     let distance = |topic: Topic| {
@@ -202,11 +202,11 @@ fn near(name: &str) -> String {
     format!("did you mean {}?", nearest.map(|name| name.trim_end_matches(".v1")).collect::<Vec<_>>().join(" or "))
 }
 
-/// Names that are listed where none is near.
+/// Names that are listed if none is near.
 const NAMES_LISTED: usize = 5;
 
-/// Returns the known names that somebody may have meant; the first few of all, if none is near. Names of workloads count with
-/// and without their namespace.
+/// Returns the known names that are similar; the first few of all, if none is similar. Names of workloads count with and
+/// without their namespace.
 pub fn nearest_names<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let name = name.to_lowercase();
     let distance = |known: &str| {

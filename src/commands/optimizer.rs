@@ -1,4 +1,4 @@
-//! `eadt optimizer --once`: one look at the archive, with what came of it in words.
+//! `eadt optimizer --once`: reads the archive once, and prints the result.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -16,7 +16,7 @@ use crate::output::print_line;
 use crate::progress::{MeteredReader, ProgressMeter};
 use crate::settings::TopicSettings;
 
-/// Checks that all of these files can be read, before anybody waits for a broker.
+/// Checks that all of these files can be read, before any wait for a broker.
 pub fn readable(logs: &[PathBuf]) -> anyhow::Result<()> {
     logs.iter().try_for_each(|path| File::open(path).map(drop).with_context(|| format!("cannot read {}", path.display())))
 }

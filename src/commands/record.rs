@@ -151,7 +151,7 @@ impl EventLogSink {
         log.write(event)
     }
 
-    /// Lets those who look on see what is written.
+    /// Flushes, so that readers see the written records.
     fn flush(&mut self) -> std::io::Result<()> {
         match self {
             Self::AtTheEnd(..) => Ok(()),
@@ -190,8 +190,8 @@ fn first_settings(bus: &dyn Bus, settings: &ProgramSettings, shutdown: &Shutdown
     Ok(None)
 }
 
-/// One partition of all topics. The processor's inputs are merged as the processor does, and what comes of that is merged with
-/// the others, so that these cannot change the order in which a replay folds.
+/// One partition of all topics. The processor's inputs are merged as in the processor, and the result is merged with the other
+/// topics. So these cannot change the order in which a replay folds.
 struct PartitionMerge {
     /// Number of the topics, the first ones, that are inputs.
     inputs: usize,

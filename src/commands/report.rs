@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::Context;
 use eadt_report::{
-    EnergyReport, FigurePair, GridDataError, RenderFormat, ReportBreakdown, ReportComparison, ReportSettings, Reporter,
-    RunComparison, WorkloadPair, read_carbon, read_prices,
+    DIFFERENT_WORK, EnergyReport, FigurePair, GridDataError, RenderFormat, ReportBreakdown, ReportComparison, ReportSettings,
+    Reporter, RunComparison, WorkloadPair, read_carbon, read_prices,
 };
 
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
@@ -107,7 +107,7 @@ fn print_comparison(args: &ReportArgs, page: Option<AtomicFile>, comparison: &Ru
     let text = match args.format {
         _ if args.json => format!("{}\n", comparison_json(comparison)),
         _ if args.csv => {
-            // What could not be read was reported while it was read, and is in the table.
+            // Unreadable records were reported during the read, and are in the table.
             for note in comparison.notes().iter().skip(comparison.source_notes.len()) {
                 crate::output::note!("note: {note}");
             }
@@ -163,10 +163,10 @@ fn add_log(
     Ok(notes)
 }
 
-/// Notes on what was read of an archive.
+/// Notes on the parts of an archive that were read.
 #[derive(Debug, Default)]
 struct ArchiveNotes {
-    /// What the archive lacks, and a log may have.
+    /// Topics that are not in the archive, and may be in a log.
     missing: Vec<String>,
     others: Vec<String>,
 }
@@ -235,13 +235,14 @@ fn comparison_json(comparison: &RunComparison<'_>) -> serde_json::Value {
         })
     };
     let only = |names: &[&str]| json!({"count": names.len(), "names": names});
+    let different_work = comparison.is_of_different_work().then(|| DIFFERENT_WORK.to_owned());
     json!({
         "matching": comparison.pairs.len(),
         "totals": comparison.totals(),
         "rows": comparison.pairs.iter().map(row).collect::<Vec<_>>(),
         "only_this": only(&comparison.only_this),
         "only_other": only(&comparison.only_other),
-        "notes": comparison.source_notes.iter().chain(comparison.notes().last()).collect::<Vec<_>>(),
+        "notes": comparison.source_notes.iter().chain(&different_work).chain(comparison.notes().last()).collect::<Vec<_>>(),
     })
 }
 
@@ -268,7 +269,10 @@ fn comparison_table(comparison: &RunComparison<'_>) -> OutputTable {
         figure("co2_grams"),
         OutputColumn::text("notes", "notes"),
     ];
-    let notes = comparison.source_notes.join("; ");
+    let notes = |figures: &ReportComparison| {
+        let notes: Vec<&str> = comparison.source_notes.iter().chain(&figures.refusals).map(String::as_str).collect();
+        notes.join("; ")
+    };
     let raw = |value: Option<f64>| OutputCell::figure(value, |value| value.to_string());
     let row = |WorkloadPair { this, other, figures }: &WorkloadPair<'_>| {
         let ReportComparison { joules_per_sample, samples_per_second, energy_joules, cost, co2_grams, .. } = figures;
@@ -280,7 +284,7 @@ fn comparison_table(comparison: &RunComparison<'_>) -> OutputTable {
         cells.push(OutputCell::text(format!("{} / {}", origin_word(other.origin), origin_word(this.origin))));
         cells.extend([energy_joules.change_ratio, other.saving_ratio, this.saving_ratio].map(raw));
         cells.extend([cost.other, cost.this, co2_grams.other, co2_grams.this].map(raw));
-        cells.push(OutputCell::text(notes.clone()));
+        cells.push(OutputCell::text(notes(figures)));
         cells
     };
     OutputTable { columns, rows: comparison.pairs.iter().map(row).collect() }
@@ -385,7 +389,7 @@ mod tests {
 
     use super::*;
 
-    /// An event of the first minute.
+    /// Returns an event of the first minute.
     fn window() -> String {
         let (window_start, window_end) = (EventTime::from_millis(60_000), EventTime::from_millis(120_000));
         let (id, workload) = ("lab/job/1".to_owned(), "lab/job".to_owned());
@@ -411,7 +415,7 @@ mod tests {
         writer.roll_all().unwrap();
     }
 
-    /// Every form of the report on a folder, with its spaces made alike.
+    /// Returns every form of the report on a folder, with its spaces made alike.
     fn forms(folder: &Path) -> Vec<String> {
         let program = crate::settings::load(None, &crate::settings::EnvVariables::default(), &[]).unwrap();
         let by_window = ReportSettings { by: Some(ReportBreakdown::Window), ..ReportSettings::default() };
@@ -422,7 +426,7 @@ mod tests {
         texts.into_iter().map(|text| text.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
     }
 
-    /// Every form of the comparison of a run with itself, with its spaces made alike.
+    /// Returns every form of the comparison of a run with itself, with its spaces made alike.
     fn compared_forms(folder: &Path) -> Vec<String> {
         let program = crate::settings::load(None, &crate::settings::EnvVariables::default(), &[]).unwrap();
         let run = read(folder, &program.topics, &ReportSettings::default()).unwrap();
@@ -518,6 +522,22 @@ mod tests {
         let unmatched = |name: &str| json!({"count": 1, "names": [name]});
         assert_eq!((&document["only_this"], &document["only_other"]), (&unmatched("a/new"), &unmatched("a/old")));
         assert!(document["matching"] == 1 && document["notes"][0].as_str().is_some_and(|note| note.ends_with("is not checked")));
+    }
+
+    #[test]
+    fn a_change_between_different_work_is_refused_with_its_reason_in_every_form() {
+        let (this, mut other) = (run_of(3000.0, &["a/both"]), run_of(4000.0, &["a/both"]));
+        other.workloads[0].samples = Some(2000.0);
+        let comparison = RunComparison::of(&this, &other);
+        let document = comparison_json(&comparison);
+        let figures = &document["rows"][0]["figures"];
+        assert!(
+            figures["energy_joules"]["change_ratio"].is_null() && document["totals"]["energy_joules"]["change_ratio"].is_null()
+        );
+        assert_eq!((&figures["refusals"], &document["notes"][0]), (&json!([DIFFERENT_WORK]), &json!(DIFFERENT_WORK)));
+        let csv = comparison_table(&comparison).render(OutputFormat::Csv, None).unwrap();
+        assert!(csv.contains(DIFFERENT_WORK), "{csv}");
+        assert_eq!(comparison.notes()[0], format!("a/both: {DIFFERENT_WORK}"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod by_time;
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use eadt_schemas::envelope::header;
 use eadt_schemas::v1::dead_letter_header as h;
 use eadt_schemas::{EventType, Topic};
 use eadt_service::{Shutdown, redact};
+use serde::Deserialize;
 
 use super::{logged, meter_of_log, nearest_names, partitions, topic_of};
 use crate::cli::{TailArgs, TailForm};
@@ -21,13 +23,13 @@ use crate::output::is_read;
 use crate::settings::{ProgramSettings, TopicSettings};
 use by_time::TimeOrder;
 
-/// After so long without an answer, partitions of which nothing comes are no longer waited for.
+/// After so long without an answer, partitions without records are no longer waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Prints until interrupted, or with `--until-end` and on the embedded log up to the present end of every partition.
 pub fn run(args: &TailArgs, bus: &dyn Bus, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<()> {
     let names = &settings.topics;
-    // Nobody can append to it meanwhile.
+    // No other process can append to it meanwhile.
     let embedded = settings.bus.brokers.is_empty();
     if embedded && !args.from_start && !args.until_end {
         bail!(
@@ -97,7 +99,7 @@ impl RecordPrinter<'_> {
     fn text(&mut self, record: &ConsumerRecord) -> anyhow::Result<Option<String>> {
         let Some(topic) = topic_of(record, self.prefix) else { return Ok(None) };
         let key = record.key.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
-        if self.args.key.as_deref().is_some_and(|wanted| wanted != key) {
+        if self.args.key.as_deref().is_some_and(|wanted| wanted != key && !is_of_device(topic, record, wanted)) {
             return Ok(None);
         }
         self.is_key_found = true;
@@ -123,7 +125,24 @@ impl RecordPrinter<'_> {
     }
 }
 
-/// Topics whose keys are proposed for one that no record has: workloads and GPUs.
+/// The part of a sample that names its GPU.
+#[derive(Debug, Deserialize)]
+struct SampledDevice<'a> {
+    #[serde(borrow)]
+    device: Cow<'a, str>,
+}
+
+/// Returns the GPU that a record is about, if its key may be that of a workload: samples of GPUs with one.
+fn device_of(topic: Topic, record: &ConsumerRecord) -> Option<Cow<'_, str>> {
+    let value = record.value.as_deref().filter(|_| topic == Topic::GpuTelemetry)?;
+    serde_json::from_slice::<SampledDevice<'_>>(value).ok().map(|sample| sample.device)
+}
+
+fn is_of_device(topic: Topic, record: &ConsumerRecord, wanted: &str) -> bool {
+    device_of(topic, record).is_some_and(|device| device == wanted)
+}
+
+/// Topics whose keys are proposed for a key without records: workloads and GPUs.
 const NAMING_TOPICS: [Topic; 4] = [Topic::Workloads, Topic::EfficiencyWindows, Topic::Decisions, Topic::GpuTelemetry];
 
 /// Returns an error if no record of the log has the key, in whatever topic; those of other topics are named in a note.
@@ -149,11 +168,15 @@ fn explain_absent_key(
                 return anyhow::Ok(());
             };
             let of_record = String::from_utf8_lossy(of_record);
-            if of_record == key {
+            let device = device_of(topic, &record);
+            if of_record == key || device.as_deref() == Some(key) {
                 holders.insert(topic.to_string());
             }
-            if NAMING_TOPICS.contains(&topic) && !known.contains(&*of_record) {
-                known.insert(of_record.into_owned());
+            let naming_key = Some(&*of_record).filter(|_| NAMING_TOPICS.contains(&topic));
+            for name in naming_key.into_iter().chain(device.as_deref()) {
+                if !known.contains(name) {
+                    known.insert(name.to_owned());
+                }
             }
             anyhow::Ok(())
         },
@@ -194,7 +217,7 @@ fn refusal_text(record: &ConsumerRecord) -> String {
     }
 }
 
-/// Returns a dead letter with its headers; the value as text, with what is no UTF-8 replaced.
+/// Returns a dead letter with its headers, and the value as text with invalid UTF-8 replaced.
 fn dead_letter(record: &ConsumerRecord) -> serde_json::Value {
     let headers: serde_json::Map<String, serde_json::Value> = record
         .headers
@@ -229,7 +252,7 @@ mod tests {
         }
     }
 
-    /// The line of a record in a form; `None`: it has none.
+    /// Returns the line of a record in a form; `None` if it has none.
     fn printed(form: TailForm, changes: bool, record: &ConsumerRecord) -> Option<String> {
         let args = TailArgs {
             topics: Vec::new(),
@@ -265,6 +288,37 @@ mod tests {
             let wanted = "1970-01-01T00:01:00Z  GPU-1  refused: future time         3600 s ahead of the log; by processor, at \
                           eadt.gpu.telemetry.v1 partition 2 offset 40";
             assert_eq!(line, wanted);
+        }
+    }
+
+    #[test]
+    fn a_key_selects_the_samples_of_a_gpu_whatever_workload_has_it() {
+        let of = |topic: &str, key: &str, value: &str| ConsumerRecord {
+            key: Some(Bytes::copy_from_slice(key.as_bytes())),
+            ..record(topic, &[], Some(value.as_bytes().to_vec()))
+        };
+        let records = [
+            of("eadt.gpu.telemetry.v1", "team/a", r#"{"device": "GPU-1", "workload": "team/a"}"#),
+            of("eadt.gpu.telemetry.v1", "GPU-1", r#"{"device": "GPU-1"}"#),
+            of("eadt.gpu.telemetry.v1", "team/a", r#"{"device": "GPU-2", "workload": "team/a"}"#),
+            of("eadt.gpu.telemetry.v1", "team/a", "no JSON"),
+            of("eadt.decisions.v1", "team/a", r#"{"device": "GPU-1"}"#),
+        ];
+        for (key, expected) in
+            [("GPU-1", [true, true, false, false, false]), ("team/a", [true, false, true, true, true]), ("GPU-3", [false; 5])]
+        {
+            let args = TailArgs {
+                topics: Vec::new(),
+                from_start: true,
+                until_end: false,
+                key: Some(key.to_owned()),
+                changes: false,
+                output: Some(TailForm::Raw),
+                json: false,
+            };
+            let mut printer = RecordPrinter { args: &args, form: TailForm::Raw, prefix: "eadt.", is_key_found: false };
+            let shown = records.each_ref().map(|record| printer.text(record).unwrap().is_some());
+            assert_eq!((shown, printer.is_key_found), (expected, expected.contains(&true)), "{key}");
         }
     }
 

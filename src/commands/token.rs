@@ -1,4 +1,4 @@
-//! `eadt token`: who may report progress, and for which namespaces.
+//! `eadt token`: manages the right to report progress, and its namespaces.
 
 use std::path::PathBuf;
 

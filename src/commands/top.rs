@@ -24,7 +24,7 @@ struct LiveViewInput {
     /// Prefix of the topics' names.
     prefix: String,
     partitions: usize,
-    /// Nobody can append to it meanwhile.
+    /// No other process can append to it meanwhile.
     is_complete: bool,
 }
 
@@ -53,7 +53,7 @@ impl LiveViewInput {
     }
 }
 
-/// Follows until somebody ends it; a log to which nobody can append meanwhile until it has been read, if there is no view.
+/// Follows until the user ends it. Without a view, a log that no other process can append to is followed only to its end.
 pub fn run(args: &TopArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<()> {
     let followed = match args.page.page()? {
         Some(page) => LiveViewInput::page(args, page)?,

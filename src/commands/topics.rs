@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(there(), 0);
         apply(false);
         assert_eq!(there(), eadt_schemas::Topic::ALL.len());
-        // Nor where there is something to change.
+        // Nor if a change is needed.
         let more = TopicSettings { partitions: 8, ..names.clone() };
         let partitions = || log.topics(&names.prefix).unwrap().iter().map(|topic| topic.partitions).max();
         run(&TopicsCommand::Apply { dry_run: true, repartition: false, json: false }, &log, &more).unwrap();

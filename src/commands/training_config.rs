@@ -132,7 +132,7 @@ struct ConfigTranslation {
     workload: Map<String, Value>,
 }
 
-/// Prints what a `training_config.yaml` means here: a policy, and the effect of each key.
+/// Prints the translation of a `training_config.yaml`: a policy, and the effect of each key.
 pub fn print_translation(args: &TrainingConfigArgs) -> anyhow::Result<()> {
     let text = files::read_text(&args.file, files::TEXT_BYTES).with_context(|| format!("cannot read {}", args.file.display()))?;
     let found = translate(&args.file, &text, args)?;
@@ -142,7 +142,7 @@ pub fn print_translation(args: &TrainingConfigArgs) -> anyhow::Result<()> {
     let mut out = String::new();
     for effect in &found.keys {
         let mark = if effect.applies { "" } else { "no effect: " };
-        // A comment ends with its line: what comes from the file stays in it.
+        // A comment ends with its line, so text from the file must stay within it.
         writeln!(out, "# {}: {}  → {mark}{}", eadt_service::redact::escape_line(&effect.key), effect.value, effect.meaning)?;
     }
     out += &serde_saphyr::to_string(&found.policy).context("cannot write the policy")?;

@@ -130,7 +130,7 @@ fn marks_line(
     let mut signs = vec![' '; wide];
     for (time, mark) in marks.iter().filter(|(time, _)| (from..=to).contains(time)) {
         let sign = &mut signs[at(*time)];
-        // A revert is never covered, and what was done not by what was not done.
+        // A revert is never covered, and a change that was made is not covered by one that was not.
         if *sign != ChartMark::Reverted.sign() && (*mark != ChartMark::NotMade || *sign == ' ') {
             *sign = mark.sign();
         }
@@ -151,7 +151,7 @@ fn power_line(columns: &[ChartColumn]) -> Line<'static> {
     ])
 }
 
-/// Returns the number of the phase where it begins; `·` where none is known.
+/// Returns the number of the phase where it begins; `·` if it is unknown.
 fn phase_line(columns: &[ChartColumn]) -> Line<'static> {
     let mut text = String::new();
     let mut before = None;
@@ -220,7 +220,7 @@ mod tests {
         }
         assert_eq!((column(&text[8], '1'), column(&text[8], '2')), (Some(0), Some(60)));
         assert!(text[9].contains("22:14:00") && text[9].ends_with("23:34:00"), "{}", text[9]);
-        // What was not made covers nothing that was.
+        // The mark of a change that was not made covers no mark of one that was.
         let marks = [(at(9), ChartMark::Changed), (at(9), ChartMark::NotMade), (at(40), ChartMark::NotMade)];
         let text = chart(&rows, &marks, 89, 10)[0].to_string();
         assert_eq!((column(&text, '▼'), column(&text, '△')), (Some(9), Some(40)), "{text}");

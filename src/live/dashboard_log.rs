@@ -60,7 +60,7 @@ pub fn page_url(text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-/// A page, and who asks.
+/// A page and its client.
 #[derive(Clone)]
 pub struct DashboardClient {
     client: Client,
@@ -111,7 +111,7 @@ impl DashboardClient {
         Ok(Self { client, url: url.clone(), shown: page.to_string(), token: token_file.map(read_token).transpose()? })
     }
 
-    /// Asks for the stream: from these positions, else what came in the last `since`, else all.
+    /// Requests the stream: from these positions, else from the last `since`, else from the beginning.
     async fn request_stream(
         &self,
         since: Option<Duration>,
@@ -212,7 +212,7 @@ pub struct DashboardLogReader {
     positions: LogPositions,
     /// End of each partition when the stream began, if the page shows it.
     ends: LogPositions,
-    /// `None`: the connection is lost.
+    /// `None` if the connection is lost.
     response: Option<Response>,
     /// The question for a lost stream while it has no answer.
     asking: Option<JoinHandle<Result<Response, StreamUnavailable>>>,
@@ -232,7 +232,7 @@ pub struct DashboardLogReader {
 }
 
 impl DashboardLogReader {
-    /// Asks the page for its log: what came in the last `since`, else all of it, and what comes. Blocks until the first line.
+    /// Requests the log from the page: the last `since`, or all of it, and new records. Blocks until the first line.
     pub fn open(page: DashboardClient, since: Option<Duration>) -> anyhow::Result<Self> {
         let (runtime, now) = (Handle::current(), Instant::now());
         let response = runtime.block_on(page.request_stream(since, None, FIRST_ANSWER)).map_err(StreamUnavailable::into_error)?;
@@ -399,7 +399,7 @@ impl DashboardLogReader {
             let ends = "its streams end before their first event";
             return Err(self.failed(format!("{ends}: see the log of that process")));
         }
-        // Whoever polls is not kept from anything else while the page takes its time.
+        // The caller's poll returns in time even if the page is slow.
         let asking = self.asking.get_or_insert_with(|| {
             let (page, at) = (self.page.clone(), self.positions.clone());
             self.runtime.spawn(async move { page.request_stream(None, Some(&at), NEXT_ANSWER).await })

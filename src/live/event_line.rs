@@ -33,14 +33,14 @@ fn figure(value: Option<f64>, text: fn(f64) -> String) -> String {
     value.map_or_else(|| units::UNKNOWN.to_owned(), text)
 }
 
-/// Width of the word for what happened: most actions fit, so that what follows is one column.
+/// Width of the action's text: most actions fit, so that the next column is aligned.
 const WORD: usize = 27;
 
 fn line(time: EventTime, of: &str, origin: &str, text: &str) -> String {
     format!("{}Z  {of}  {text}  [{origin}]", &time.to_string()[..19])
 }
 
-/// Returns a readable line; `None`: the record holds no event of a topic with a form of its own.
+/// Returns a readable line; `None` if the record holds no event of a topic with a form of its own.
 pub fn readable(topic: Topic, record: &ConsumerRecord) -> Option<String> {
     if topic == Topic::DeadLetters {
         return Some(dead_letter(record));

@@ -6,8 +6,8 @@
 //! have no series and are counted.
 //!
 //! A workload has no series before its partitions were read to their end once and its saving was estimated: a scrape in between
-//! would show years of events as if they happened now. Its counters then continue those of the process before. Where retention
-//! has deleted a part they cannot, since they would be lower than before, and what is left would count as new: they start at 0.
+//! would show years of events as if they happened now. Its counters then continue those of the process before. If retention has
+//! deleted a part they cannot, since they would be lower than before, and what is left would count as new: they start at 0.
 
 mod changes;
 mod history;
@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use eadt_bus::{ConsumerRecord, StartOffset, TopicPartition};
-use eadt_report::liveness::silence_limit_seconds;
+use eadt_report::liveness::{ABSENT_SECONDS, PresentMoment, WindowTimes, silence_limit_seconds};
 use eadt_report::states::RunProgress;
 use eadt_report::{GPUS_WITHOUT_WORKLOAD, ReportSettings, Reporter, SavingSummary, SavingVerdict};
 use eadt_schemas::decode::DecodableEvent;
@@ -47,14 +47,14 @@ use crate::settings::MetricsSettings;
 const WINDOWS: u64 = 500_000;
 /// A GPU without samples for so long has no series.
 const GONE_SECONDS: f64 = 300.0;
-/// Workloads whose sums are kept, with series or without, unless more have series: about 1 kB each. Whoever returns continues
-/// its counters.
+/// Workloads whose sums are kept, with series or without, unless more have series: about 1 kB each. A workload that returns
+/// continues its counters.
 const HELD: usize = 10_000;
 /// Changes kept of a workload until decision and report are both read: while its history is read, and after it.
 const CHANGES: (usize, usize) = (20_000, 256);
-/// Longest time for estimating savings at a stretch; what is left follows later.
+/// Longest time for estimating savings at a stretch; the rest follows later.
 const REFRESH: Duration = Duration::from_millis(100);
-/// Everything that may come of a decision, so that each is there with 0 before it first happens.
+/// All outcomes of a decision, so that each series exists with 0 before its first event.
 pub const OUTCOMES: [&str; 10] =
     ["maintain", "decided", "changed", "reverted", "kept", "ready", "refused", "recommended", "rolled_back", "failed"];
 
@@ -84,8 +84,7 @@ pub struct WorkloadSeries {
     /// Start of the first window on record.
     first_window: Option<EventTime>,
     last_window: Option<EventTime>,
-    /// Length of the newest window.
-    window_seconds: f64,
+    newest_window: Option<WindowTimes>,
     /// Its first event, or the first after it was silent.
     live_since: Option<EventTime>,
     last_event: Option<EventTime>,
@@ -99,9 +98,9 @@ pub struct WorkloadSeries {
 struct WorkloadCounters {
     /// They began at 0 when its history was read, and not with its first window.
     has_restarted: bool,
-    /// `None`: of no window is it known, which is no 0.
+    /// `None` if no window has it, which differs from 0.
     energy_joules: Option<f64>,
-    /// Energy of the windows, with that of downtime, without what fitted in none. `None`: of no window is energy known, and
+    /// Energy of the windows, with that of downtime, without what fitted in none. `None` if no window has energy; then
     /// `samples` have no series either.
     progress_energy_joules: Option<f64>,
     /// Samples of windows whose energy is known.
@@ -119,7 +118,7 @@ impl WorkloadCounters {
         Self { outcomes: OUTCOMES.into_iter().map(|outcome| (outcome, 0)).collect(), ..Self::default() }
     }
 
-    /// Begins again at 0; what was not known is not known.
+    /// Begins again at 0; unknown sums stay unknown.
     fn restart(&mut self) {
         let zero = |known: Option<f64>| known.map(|_| 0.0);
         *self = Self {
@@ -156,12 +155,12 @@ fn energies_of(window: &EfficiencyWindow) -> impl Iterator<Item = f64> + use<> {
 }
 
 impl WorkloadSeries {
-    /// Returns the start of the sums in event time; `None`: they began with this process.
+    /// Returns the start of the sums in event time; `None` if they began with this process.
     pub fn counted_since(&self) -> Option<EventTime> {
         self.first_window.filter(|_| !self.counters.has_restarted)
     }
 
-    /// Returns the energy of its windows and that which fitted in none; `None` while none is known.
+    /// Returns the energy of its windows and that outside of windows; `None` while none is known.
     pub fn energy_joules(&self) -> Option<f64> {
         self.counters.energy_joules
     }
@@ -186,7 +185,7 @@ impl WorkloadSeries {
         self.changes.keep_newest(if self.is_shown { CHANGES.1 } else { CHANGES.0 });
     }
 
-    /// Sets what a report states. If nothing was changed, nothing was saved of all its energy.
+    /// Sets the saving of a report. If nothing was changed, it is zero for all energy.
     fn set_saving(&mut self, summary: &SavingSummary) {
         self.record_energy_joules = summary.energy_joules;
         let is_unchanged = summary.expected_joules.is_none() && summary.verdict() == SavingVerdict::Unchanged;
@@ -206,8 +205,8 @@ impl WorkloadSeries {
         self.last_window.or(self.last_event)
     }
 
-    /// Returns the order in which workloads get series: live ones first, the longest running before others; then those that ended,
-    /// the last before others. So nobody who runs loses its series to a newcomer.
+    /// Returns the order in which workloads get series: live ones first, the longest running before others; then those that
+    /// ended, the last before others. So a running workload does not lose its series to a new one.
     fn rank(&self) -> (bool, i64) {
         let micros = |time: Option<EventTime>| time.map_or(i64::MAX, EventTime::micros);
         let order = if self.is_silent { micros(self.newest_event()).saturating_neg() } else { micros(self.live_since) };
@@ -223,7 +222,7 @@ impl WorkloadSeries {
     }
 }
 
-/// The newest event time of an origin, which goes on by this machine's clock: if nothing comes any more, everybody is gone.
+/// The newest event time of an origin, which advances with this machine's clock: without events all sources become silent.
 #[derive(Debug, Clone, Copy)]
 struct EventClock {
     newest: EventTime,
@@ -292,11 +291,24 @@ impl GpuSeries {
     }
 }
 
+/// Returns whether the newest samples of a GPU name them, of all workloads that lately had GPUs.
+fn find_tenants<'a>(gpus: impl Iterator<Item = &'a GpuSeries>) -> BTreeMap<&'a str, bool> {
+    let mut tenants = BTreeMap::new();
+    for gpu in gpus {
+        let Some(newest) = gpu.samples.values().map(|sample| sample.time).max() else { continue };
+        for (workload, sample) in &gpu.samples {
+            let Some(workload) = workload else { continue };
+            *tenants.entry(workload.as_str()).or_default() |= newest.seconds_since(sample.time) < ABSENT_SECONDS;
+        }
+    }
+    tenants
+}
+
 #[derive(Debug, Default)]
 struct ExporterState {
     settings: MetricsSettings,
     histories: PartitionHistories,
-    /// Partition of the record that is taken; `None`: it is of none that has a history.
+    /// Partition of the record that is taken; `None` if it is of no partition with a history.
     partition: Option<i32>,
     /// Workloads whose sums are kept. Some of them have no series: they are beyond the limit, or their history is being read.
     workloads: BTreeMap<String, WorkloadSeries>,
@@ -311,7 +323,7 @@ struct ExporterState {
     capped_gpus: BTreeMap<String, (Origin, EventTime)>,
     unreadable: u64,
     reporter: Option<Reporter>,
-    /// Workloads that the reporter keeps; `None`: all.
+    /// Workloads that the reporter keeps; `None` for all.
     reported: Option<BTreeSet<String>>,
     /// Windows that the reporter keeps, and the most that it may.
     windows: u64,
@@ -339,7 +351,7 @@ impl Exporter {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Announces what is read, before anything is: workloads have series once their partitions were at their end.
+    /// Announces the partitions to be read, before any read: workloads have series once their partitions were at their end.
     pub fn announce(&self, from: &[(TopicPartition, StartOffset)], prefix: &str) {
         let mut state = self.state();
         for (at, _) in from {
@@ -388,7 +400,7 @@ impl Exporter {
         }
     }
 
-    /// Shows what has series at present.
+    /// Calls `read` with the present series.
     pub fn read_series<T>(&self, read: impl FnOnce(&SeriesSnapshot<'_>) -> T) -> T {
         let mut state = self.state();
         let now = Instant::now();
@@ -448,7 +460,7 @@ impl ExporterState {
     fn read<T: DecodableEvent>(&mut self, value: &[u8], take: fn(&mut Self, &T)) {
         match decode::<T>(value) {
             Ok(event) => take(self, &event),
-            // What was there at the start was counted by the process before.
+            // Records that existed at the start were counted by the process before.
             Err(_) => self.unreadable += u64::from(self.is_news()),
         }
     }
@@ -483,7 +495,7 @@ impl ExporterState {
         Some(series)
     }
 
-    /// Returns whether there is room for the sums of one more workload. If there is none, the one that ended first is forgotten.
+    /// Returns whether there is room for the sums of one more workload; otherwise the one that ended first is forgotten.
     fn make_room(&mut self) -> bool {
         if self.workloads.len() < self.settings.workloads_max.max(HELD) {
             return true;
@@ -511,7 +523,7 @@ impl ExporterState {
         series.run.add(window);
         series.first_window = Some(series.first_window.map_or(window.window_start, |first| first.min(window.window_start)));
         series.last_window = series.last_window.max(Some(window.window_end));
-        series.window_seconds = window.window_end.seconds_since(window.window_start);
+        series.newest_window = Some(WindowTimes::from(window));
         for joules in energies_of(window) {
             *series.record_energy_joules.get_or_insert(0.0) += joules;
         }
@@ -561,7 +573,7 @@ impl ExporterState {
         self.reported = Some(kept.iter().cloned().collect());
     }
 
-    /// Forgets what a workload's saving is estimated of.
+    /// Forgets the windows from which a workload's saving is estimated.
     fn forget_windows(&mut self, name: &str) {
         if let Some(reporter) = &mut self.reporter {
             reporter.forget(name);
@@ -590,7 +602,7 @@ impl ExporterState {
         let Some(series) = self.series(&actuation.workload) else { return };
         series.on_event(actuation.origin, actuation.time);
         let outcome = match actuation.outcome {
-            // Counted as what was decided.
+            // Counted with the decision's change.
             ActuationOutcome::Applied => series.changes.on_applied(&actuation.decision_id),
             ActuationOutcome::Ready => Some("ready"),
             ActuationOutcome::Refused => Some("refused"),
@@ -625,13 +637,19 @@ impl ExporterState {
         gpu.samples.retain(|_, known| sample.time.seconds_since(known.time) < GONE_SECONDS);
     }
 
-    /// Takes from those who are gone, or whose job has ended, what is of the present only: the power of workloads, and the places of
-    /// GPUs that others wait for.
+    /// Removes the figures of the present from workloads that are gone or whose job has ended: the power of workloads, and the
+    /// places of GPUs for waiting ones.
     fn settle(&mut self, at: Instant) {
-        for series in self.workloads.values_mut() {
+        let on_gpus = find_tenants(self.gpus.values());
+        for (name, series) in &mut self.workloads {
             let quiet = series.newest_event().and_then(|time| self.window_clocks.seconds_since(series.origin, time, at));
-            series.is_silent = quiet.is_some_and(|seconds| seconds > silence_limit_seconds(series.window_seconds));
-            if quiet.is_some_and(|seconds| !series.run.runs_now(series.window_seconds, seconds)) {
+            let window_seconds = series.newest_window.map_or(0.0, |newest| newest.seconds());
+            series.is_silent = quiet.is_some_and(|seconds| seconds > silence_limit_seconds(window_seconds));
+            let runs = series.newest_window.zip(quiet).is_none_or(|(newest, seconds)| {
+                let moment = PresentMoment { now: newest.end.plus_seconds(seconds), record_end: None };
+                series.run.runs_now(&newest, moment)
+            });
+            if !runs || on_gpus.get(name.as_str()) == Some(&false) {
                 series.power_watts = None;
             }
         }
@@ -734,7 +752,7 @@ impl<'a> GpuRow<'a> {
         self.gpu.counter.as_ref().map(|_| self.gpu.energy_joules)
     }
 
-    /// Returns the namespace, name and share of those who use it.
+    /// Returns the namespace, name and share of its workloads.
     pub fn shares(&self) -> impl Iterator<Item = (&'a str, &'a str, f64)> + use<'a> {
         self.gpu.samples.iter().filter_map(|(workload, sample)| {
             let (namespace, name) = workload.as_deref()?.split_once('/')?;

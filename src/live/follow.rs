@@ -26,7 +26,7 @@ const KEYS: Duration = Duration::from_millis(40);
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RunLength {
     Endless,
-    /// It is over: nobody writes to its record.
+    /// Its record has ended.
     Over,
     /// Seconds of simulated time.
     Simulated(f64),
@@ -81,7 +81,7 @@ impl RunClock {
 }
 
 impl LiveViewOptions {
-    /// Follows until `stop`; `leave` is cancelled where somebody ends the view.
+    /// Follows until `stop`; `leave` is cancelled when the user ends the view.
     pub fn run(mut self, mut reader: Box<dyn PartitionReader>, stop: &Shutdown, leave: &Shutdown) -> anyhow::Result<LiveTally> {
         let mut tally = LiveTally::default();
         tally.has_ended = self.length == RunLength::Over;
@@ -92,7 +92,7 @@ impl LiveViewOptions {
         let mut ends = HashSet::new();
         let mut caught_up = false;
         loop {
-            // After the stop only what is there already counts: up to the end of every partition.
+            // After the stop only existing records count: up to the end of every partition.
             if stop.is_cancelled() && (!self.drains || ends.len() == self.partitions) {
                 break;
             }
@@ -165,7 +165,7 @@ impl LiveViewOptions {
         Ok(tally)
     }
 
-    /// Takes keys, and draws if one was pressed or it is time. Returns whether somebody ends the view.
+    /// Handles keys, and draws after a key or if it is time. Returns whether the user ended the view.
     fn refresh_screen(
         &mut self,
         screen: &mut TerminalScreen,

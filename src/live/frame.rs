@@ -13,7 +13,7 @@ use eadt_service::redact;
 use super::chart::ChartMark;
 use super::event_line::is_change;
 use super::layout_words;
-use super::tally::{LiveTally, WorkloadSaving};
+use super::tally::{LiveTally, NewestFigures, WorkloadSaving, WorkloadTally};
 
 /// The part of a run with a given duration that is over.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -42,11 +42,11 @@ pub struct WorkloadRow {
     pub origin: Option<Origin>,
 }
 
-/// A decision, and what became of it.
+/// A decision and its outcome.
 #[derive(Debug, Clone)]
 pub struct DecidedChange {
     pub decision: Decision,
-    /// `None`: no actuator has answered it.
+    /// `None` if no actuator has answered it.
     pub fate: Option<ChangeFate>,
 }
 
@@ -76,7 +76,7 @@ pub struct ViewFrame {
     pub origin: Option<Origin>,
     pub mixed: bool,
     pub rows: Vec<WorkloadRow>,
-    /// The power of all workloads together that run; `None`: of none it is known.
+    /// The power of all workloads together that run; `None` if none is known.
     pub power_watts: Option<f64>,
     pub summary: SavingSummary,
     pub counts: ViewCounts,
@@ -139,29 +139,29 @@ impl ViewFrame {
 
 /// Returns the workloads by name.
 pub fn rows(tally: &LiveTally) -> Vec<WorkloadRow> {
-    tally
-        .workloads
-        .iter()
-        .map(|(name, row)| WorkloadRow {
+    let row = |(name, row): (&String, &WorkloadTally)| {
+        let NewestFigures { power_watts, samples_per_second, joules_per_sample, gpus } = tally.newest_of(row);
+        WorkloadRow {
             name: name.clone(),
-            power_watts: row.power_watts.filter(|_| tally.shows_newest(row)),
-            samples_per_second: row.samples_per_second.filter(|_| tally.shows_newest(row)),
-            joules_per_sample: row.joules_per_sample.filter(|_| tally.shows_newest(row)),
+            power_watts,
+            samples_per_second,
+            joules_per_sample,
             energy_joules: row.report.as_ref().and_then(|report| report.energy_joules),
             saving: row.saving(),
-            gpus: row.gpus.or(row.declared.as_ref().and_then(|declared| declared.gpus)),
+            gpus: gpus.or(row.declared.as_ref().and_then(|declared| declared.gpus)),
             layout: row.layout().and_then(layout_words),
             state: tally.state(row),
             mode: row.declared.as_ref().map(|declared| super::wire_name(&declared.mode)),
             changes: row.report.as_ref().map_or(0, |report| report.changes),
             reverts: row.report.as_ref().map_or(0, |report| report.reverts),
             origin: row.origin(),
-        })
-        .collect()
+        }
+    };
+    tally.workloads.iter().map(row).collect()
 }
 
 impl WorkloadDetails {
-    /// Returns the details; `None`: nothing is known of such a workload.
+    /// Returns the details; `None` if there is no such workload.
     pub fn of(tally: &LiveTally, name: &str) -> Option<Self> {
         let row = tally.workloads.get(name)?;
         let mut report = tally.by_window(name).unwrap_or_default();

@@ -13,10 +13,10 @@ pub struct GpuSamples {
     newest: Option<EventTime>,
 }
 
-/// A GPU and who is on it.
+/// A GPU and its workloads.
 #[derive(Debug)]
 pub struct GpuSnapshot<'a> {
-    /// The newest sample of any of its workloads: what is of the whole GPU.
+    /// The newest sample of any of its workloads: the readings of the whole GPU.
     pub newest: &'a GpuTelemetry,
     /// Workloads and the part of the power that is attributed to each.
     pub tenants: Vec<(&'a str, Option<f64>)>,

@@ -96,7 +96,7 @@ enum CursorPlace {
 pub enum ViewStage {
     #[default]
     Running,
-    /// Somebody ended it: what is under way is finished first.
+    /// The user ended it; work in progress is finished first.
     Ending,
 }
 

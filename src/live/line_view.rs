@@ -1,4 +1,4 @@
-//! The view where there is no terminal: one line a minute, however many workloads there are.
+//! The view if there is no terminal: one line a minute, however many workloads there are.
 
 use std::time::{Duration, Instant};
 
@@ -110,7 +110,7 @@ mod tests {
         picture.rows.truncate(1);
         picture.power_watts = None;
         assert!(line(&picture).contains(" · 1 workload · power unknown · "), "{}", line(&picture));
-        // Without a change there is no saving, and that is known.
+        // Without a change the saving is zero, and known.
         picture.partial = false;
         let unchanged: WorkloadReport = serde_json::from_value(serde_json::json!({"energy_joules": 1e6})).unwrap();
         for (summary, text) in [

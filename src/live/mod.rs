@@ -12,6 +12,8 @@ pub mod line_view;
 pub mod log_lines;
 #[cfg(feature = "otlp")]
 pub mod otlp;
+#[cfg(test)]
+mod power_tests;
 pub mod screen;
 pub mod source;
 pub mod table;

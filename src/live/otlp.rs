@@ -70,7 +70,7 @@ pub struct OtlpPush {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     uri: Uri,
     headers: HeaderMap,
-    /// The URL without what may be a secret.
+    /// The URL without parts that may be secret.
     shown: String,
     /// The file that [`OTLP_CERTIFICATE`] names.
     certificate: Option<PathBuf>,
@@ -197,7 +197,7 @@ impl OtlpPush {
     /// Describes why a certificate is not trusted, and what to do.
     fn explain_certificate(&self, error: &CertificateError) -> String {
         match (error, &self.certificate) {
-            // A signature is wrong where another authority has the name of one that is known.
+            // A signature is also wrong if another authority has the name of a known one.
             (CertificateError::UnknownIssuer | CertificateError::BadSignature, None) => format!(
                 "no authority that this machine trusts has signed its certificate ({error}): name a PEM file with the authority's certificate in {OTLP_CERTIFICATE}"
             ),
@@ -222,11 +222,11 @@ impl OtlpPush {
     }
 }
 
-/// Returns an error and what it comes from, the last the nearest to the cause.
+/// Returns an error and its causes, the nearest to the root last.
 fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     fn next<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
         match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
-            // Its own source would be that of what it carries.
+            // `source` of an I/O error would skip the error that it carries.
             Some(carried) => Some(carried),
             None => error.source(),
         }
@@ -446,7 +446,7 @@ mod tests {
         }
     }
 
-    /// One workload with a window, and the two samples of a GPU that it shares.
+    /// Returns one workload with a window, and the two samples of a GPU that it shares.
     fn exporter() -> Exporter {
         let exporter = Exporter::new(&MetricsRegistry::default(), MetricsSettings::default());
         let window = EfficiencyWindow {
@@ -535,7 +535,7 @@ mod tests {
             let found = metrics.iter().find(|metric| metric.0 == name).unwrap_or_else(|| panic!("{name}: {metrics:#?}"));
             assert_eq!((&*found.1, found.2, found.3.get(&attributes)), (unit, is_sum, Some(&value)), "{name}: {found:?}");
         }
-        // Of what is not known there is no point, and a metric without points is left out.
+        // A figure that is unknown has no point, and a metric without points is left out.
         for name in ["eadt.workload.saving", "hw.temperature", "eadt.gpu.power_limit"] {
             assert!(!metrics.iter().any(|metric| metric.0 == name), "{name}");
         }

@@ -1,4 +1,4 @@
-//! The terminal while the view has it: raw mode, its own page, given back whatever happens.
+//! The terminal during the view: raw mode and a screen of its own, always restored.
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,7 +39,7 @@ impl TerminalScreen {
 
     pub fn draw(&mut self, picture: &ViewFrame, state: &mut ViewState) -> anyhow::Result<()> {
         if CONTINUED.swap(false, Ordering::SeqCst) {
-            // Whoever stopped the process has the terminal in another mode now.
+            // The program that stopped this process may have changed the terminal's mode.
             leave();
             self.begin_anew()?;
         }
@@ -86,7 +86,7 @@ impl TerminalScreen {
     }
 }
 
-/// Takes the colours off; what only a background sets apart is reversed.
+/// Removes the colours; text with only a background colour is reversed.
 fn remove_colours(buffer: &mut Buffer) {
     for cell in &mut buffer.content {
         if cell.bg != Color::Reset {

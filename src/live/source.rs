@@ -57,7 +57,8 @@ impl ReadRange {
 pub enum SpanEnd {
     /// The present, of a pipeline that may go on.
     Now,
-    /// The newest record of what nobody writes to now. Its time may be simulated, or that of an old recording; `None`: not known.
+    /// The newest record of a log that has ended. Its time may be simulated, or that of an old recording; `None` if it is
+    /// unknown.
     Newest(Option<EventTime>),
 }
 
@@ -81,7 +82,7 @@ pub struct ReadExtent {
     pub end: SpanEnd,
     /// Whether the log beside the archive was left out, since another process has it.
     pub is_archive_only: bool,
-    /// Nobody writes there now: its last event is the end of the record.
+    /// The log is not written any more: its last event is the end of the record.
     pub has_ended: bool,
 }
 
@@ -396,7 +397,7 @@ fn starts_since(
     since: EventTime,
 ) -> anyhow::Result<Vec<(TopicPartition, StartOffset)>> {
     let of: Vec<TopicPartition> = partitions.iter().map(|(at, _)| at.clone()).collect();
-    // Before the search: what is appended meanwhile is of the span.
+    // Before the search: records appended meanwhile belong to the span.
     let ends = of.iter().map(|at| Ok(bus.watermarks(at)?.high)).collect::<anyhow::Result<Vec<i64>>>()?;
     let Some(found) = bus.offsets_since(&of, since)? else { return search_since(bus, &of, since) };
     let starts = of.into_iter().zip(found).zip(ends);
@@ -458,7 +459,7 @@ fn observe_all(bus: &dyn Bus, tried: Vec<(&mut SpanSearch, i64)>, since: EventTi
 /// Longest search for the first records of a span.
 const SPAN_SEARCH: Duration = Duration::from_secs(30);
 
-/// Stamps of records by topic and partition; none where there is no record.
+/// Stamps of records by topic and partition; none if there is no record.
 type StampByPartition = BTreeMap<(std::sync::Arc<str>, i32), EventTime>;
 
 /// Returns the newest stamp of the records from each position to the end.
@@ -477,7 +478,7 @@ fn last_stamps(bus: &dyn Bus, from: &[(TopicPartition, StartOffset)]) -> anyhow:
     Ok(stamps)
 }
 
-/// Offset and stamp of a record, by topic and partition; none where there is no such record.
+/// Offset and stamp of a record, by topic and partition; none if there is no such record.
 type FoundRecords = BTreeMap<(std::sync::Arc<str>, i32), (i64, EventTime)>;
 
 /// Returns the first record at or after each position that fits.
@@ -523,7 +524,7 @@ mod tests {
 
     use super::*;
 
-    /// A log with the product's topics.
+    /// Returns a log with the product's topics.
     fn open_log(folder: &Path, partitions: i32) -> EmbeddedLog {
         let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
         let bus = EmbeddedLog::open(&folder.join("log"), options).unwrap();
@@ -549,7 +550,7 @@ mod tests {
         assert!(newest().is_some());
     }
 
-    /// A log that is searched by time, and lets nobody read.
+    /// A log that is searched by time, and refuses reads.
     #[derive(Debug)]
     struct TimeIndexedLog(EmbeddedLog);
 

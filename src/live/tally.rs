@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use eadt_report::liveness::silence_limit_seconds;
+use eadt_report::liveness::{PresentMoment, WindowTimes};
 use eadt_report::states::{
     ChangeFate, ChangeFates, ChangeProgress, RunProgress, WindowPresence, WorkloadStatus, decision_takes_back, may_be_changed,
 };
 use eadt_report::{
-    ChangeRecord, GPUS_WITHOUT_WORKLOAD, IdleGpus, ReportBreakdown, ReportSettings, Reporter, SavingSummary, WorkloadReport,
+    ChangeRecord, GPUS_WITHOUT_WORKLOAD, IdleGpus, IdlePower, ReportBreakdown, ReportSettings, Reporter, SavingSummary,
+    WorkloadReport,
 };
 use eadt_schemas::v1::{
     Actuation, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Layout, Origin, WindowKind, Workload,
@@ -19,7 +20,7 @@ use super::event_line::is_change;
 
 /// Decisions kept of a workload: those that changed or judged something, and the newest.
 const RECENT: usize = 50;
-/// Time for bringing savings up to date before a frame; what is left comes before the next one.
+/// Time for updating savings before a frame; the rest follows before the next one.
 const REFRESH: Duration = Duration::from_millis(100);
 /// State of GPUs without a workload.
 const WITHOUT_WORK: &str = "without work";
@@ -36,8 +37,10 @@ pub struct LiveTally {
     pub dead_letters: u64,
     /// Events of an output topic that could not be read; always 0 unless another program writes there.
     pub unreadable: u64,
-    /// Nobody writes to the record any more: nothing in it runs.
+    /// The record is not written any more: nothing in it runs.
     pub has_ended: bool,
+    /// The last moment at which anything was observed.
+    observed_end: Option<EventTime>,
     reporter: Reporter,
     /// Workloads with events since their report.
     stale: BTreeSet<String>,
@@ -56,7 +59,7 @@ pub struct WorkloadSaving {
 }
 
 impl WorkloadSaving {
-    /// Returns the saving that a report states; `None`: it states none.
+    /// Returns the saving that a report states; `None` if it states none.
     pub fn of(report: &WorkloadReport) -> Option<Self> {
         let (joules, ratio) = report.saving_joules.zip(report.saving_ratio)?;
         let ends = report.saving_ratio_low.zip(report.saving_ratio_high);
@@ -65,19 +68,25 @@ impl WorkloadSaving {
     }
 }
 
+/// Figures of a newest window.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct NewestFigures {
+    pub power_watts: Option<f64>,
+    pub samples_per_second: Option<f64>,
+    /// Downtime included.
+    pub joules_per_sample: Option<f64>,
+    /// GPUs with events in it; also if it is not of the present.
+    pub gpus: Option<u32>,
+}
+
 /// One workload's latest figures: those of its newest window, and its report, which has those of the run.
 #[derive(Debug, Default)]
 pub struct WorkloadTally {
-    /// Start and end of its newest window.
-    newest_window: Option<(EventTime, EventTime)>,
-    pub power_watts: Option<f64>,
-    pub samples_per_second: Option<f64>,
-    /// J/sample of the newest window, downtime included.
-    pub joules_per_sample: Option<f64>,
+    newest_window: Option<WindowTimes>,
+    /// Figures of its newest window, of whatever time: [`LiveTally::newest_of`] has those of the present.
+    newest: NewestFigures,
     /// The newest window has a restart.
     pub restarted: bool,
-    /// GPUs with events in the newest window.
-    pub gpus: Option<u32>,
     pub recent: VecDeque<Decision>,
     pub actuations: VecDeque<Actuation>,
     /// Layout, mode, bounds and settings in force.
@@ -86,7 +95,7 @@ pub struct WorkloadTally {
     pub report: Option<WorkloadReport>,
     /// Origin of its windows: the least trustworthy one.
     window_origin: Option<Origin>,
-    /// What became of its decisions.
+    /// Outcomes of its decisions.
     pub fates: ChangeFates,
     last_fate: Option<ChangeFate>,
     pending_validation: bool,
@@ -95,7 +104,7 @@ pub struct WorkloadTally {
     /// Id of the newest change or verdict, if it is a change.
     newest_change: Option<String>,
     run: RunProgress,
-    /// Sums over GPUs without a workload; absent for workloads.
+    /// GPUs without a workload; absent for workloads.
     idle: Option<IdleGpus>,
 }
 
@@ -127,7 +136,7 @@ impl LiveTally {
         self.reporter.changes_of(workload)
     }
 
-    /// Brings the reports up to date; for every frame, not for every event. Where there are very many, the rest follows at later
+    /// Brings the reports up to date; for every frame, not for every event. If there are very many, the rest follows at later
     /// calls.
     pub fn refresh(&mut self) {
         let begun = Instant::now();
@@ -158,44 +167,60 @@ impl LiveTally {
         self.workloads.get(workload)?.report.as_ref()?.joules_per_sample
     }
 
-    /// Returns the J/sample of a workload's newest window; `None` for one that is silent.
+    /// Returns the J/sample of a workload's newest window; `None` if that is not of the present.
     pub fn newest_joules_per_sample(&self, workload: &str) -> Option<f64> {
-        self.workloads.get(workload).filter(|row| self.shows_newest(row))?.joules_per_sample
+        self.newest_of(self.workloads.get(workload)?).joules_per_sample
     }
 
-    /// Returns whether a workload's newest window is of the present: of about the time of the newest one of all.
-    pub fn is_live(&self, row: &WorkloadTally) -> bool {
-        let window = row.newest_window.zip(self.now);
-        window.is_some_and(|((start, end), now)| now.seconds_since(end) <= silence_limit_seconds(end.seconds_since(start)))
+    /// Returns whether a workload's newest window is of about the time of the newest one of all.
+    fn is_live(&self, row: &WorkloadTally) -> bool {
+        row.newest_window.zip(self.now).is_some_and(|(newest, now)| !newest.is_silent(now))
     }
 
-    /// Returns whether a workload takes power now: it is not silent, and its job has not ended. GPUs without a workload do so while
-    /// they are likely to be without work, also if their power is unknown.
+    /// Returns the moment that figures of the present are of.
+    fn moment(&self) -> Option<PresentMoment> {
+        self.now.map(|now| PresentMoment { now, record_end: self.observed_end.filter(|_| self.has_ended) })
+    }
+
+    /// Returns whether the figures of a workload's newest window are of the present.
     fn runs_now(&self, row: &WorkloadTally) -> bool {
-        let Some(((start, end), now)) = row.newest_window.zip(self.now) else { return false };
-        match &row.idle {
-            Some(idle) => idle.are_idle(now),
-            None => row.run.runs_now(end.seconds_since(start), now.seconds_since(end)),
+        row.newest_window.zip(self.moment()).is_some_and(|(newest, moment)| row.run.runs_now(&newest, moment))
+    }
+
+    /// Returns the power and the number of GPUs that are without work; of a record that has ended, those of its end.
+    fn idle_power(&self, idle: &IdleGpus) -> IdlePower {
+        match self.moment() {
+            Some(moment) if !self.has_ended => idle.power_at(moment, |_| true),
+            _ => idle.last_power(),
         }
     }
 
-    /// Returns whether the figures of a workload's newest window are shown: those of the present. Those of a record that has ended
-    /// are its last ones.
-    pub fn shows_newest(&self, row: &WorkloadTally) -> bool {
-        self.has_ended || self.runs_now(row)
+    /// Returns the figures of the present of a workload, or of the GPUs without one. Those of a record that has ended are the last
+    /// ones.
+    pub fn newest_of(&self, row: &WorkloadTally) -> NewestFigures {
+        if let Some(idle) = &row.idle {
+            let IdlePower { power_watts, devices } = self.idle_power(idle);
+            return NewestFigures { power_watts, gpus: Some(devices), ..NewestFigures::default() };
+        }
+        if self.has_ended || self.runs_now(row) {
+            row.newest
+        } else {
+            NewestFigures { gpus: row.newest.gpus, ..NewestFigures::default() }
+        }
     }
 
-    /// Returns the power in the newest windows of all workloads that run; `None`: of none it is known. That of GPUs without a
+    /// Returns the power in the newest windows of all workloads that run; `None` if none is known. That of GPUs without a
     /// workload is not in it, nor that of GPUs whose job has ended.
     pub fn power(&self) -> Option<f64> {
         let running = self.workloads.values().filter(|row| row.idle.is_none() && self.runs_now(row));
-        running.filter_map(|row| row.power_watts).reduce(|sum, watts| sum + watts)
+        running.filter_map(|row| row.newest.power_watts).reduce(|sum, watts| sum + watts)
     }
 
     /// Returns the state of a workload in a word, in the words of the web page.
     pub fn state(&self, row: &WorkloadTally) -> &'static str {
-        if row.idle.is_some() && !self.has_ended {
-            return if self.runs_now(row) { WITHOUT_WORK } else { WorkloadStatus::Silent.word() };
+        if let Some(idle) = row.idle.as_ref().filter(|_| !self.has_ended) {
+            let is_any_idle = self.idle_power(idle).devices > 0;
+            return if is_any_idle { WITHOUT_WORK } else { WorkloadStatus::Silent.word() };
         }
         let window = match row.newest_window {
             _ if self.has_ended => WindowPresence::Ended,
@@ -245,19 +270,25 @@ impl LiveTally {
         self.windows += 1;
         self.now = self.now.max(Some(window.window_end));
         self.since = Some(self.since.map_or(window.window_start, |since| since.min(window.window_start)));
+        let times = WindowTimes::from(window);
+        self.observed_end = self.observed_end.max(Some(times.observed_end()));
         let row = self.row(&window.workload);
-        row.newest_window = row.newest_window.max(Some((window.window_start, window.window_end)));
+        if row.newest_window.is_none_or(|newest| newest.start <= times.start) {
+            row.newest_window = Some(times);
+        }
         row.window_origin = row.window_origin.max(Some(window.origin));
         if window.workload == GPUS_WITHOUT_WORKLOAD {
-            row.add_idle(window);
+            row.idle.get_or_insert_default().add(window);
             return;
         }
-        row.power_watts = window.mean_power_watts;
-        row.samples_per_second = window.samples_per_second;
-        row.joules_per_sample = window.energy_per_sample();
+        row.newest = NewestFigures {
+            power_watts: window.mean_power_watts,
+            samples_per_second: window.samples_per_second,
+            joules_per_sample: window.energy_per_sample(),
+            gpus: window.meter.is_of_gpu().then_some(window.gpus),
+        };
         row.restarted = window.has_restart();
         row.run.add(window);
-        row.gpus = window.meter.is_of_gpu().then_some(window.gpus);
     }
 
     pub fn decision(&mut self, decision: &Decision) {
@@ -294,13 +325,6 @@ impl LiveTally {
 }
 
 impl WorkloadTally {
-    /// Adds a window of a GPU without a workload: each has windows of its own.
-    fn add_idle(&mut self, window: &EfficiencyWindow) {
-        let idle = self.idle.get_or_insert_default();
-        idle.add(window);
-        (self.power_watts, self.gpus) = (idle.power_watts(), Some(idle.devices()));
-    }
-
     pub fn saving(&self) -> Option<WorkloadSaving> {
         WorkloadSaving::of(self.report.as_ref()?)
     }
@@ -402,8 +426,8 @@ mod tests {
             for window in &events {
                 tally.take(Topic::EfficiencyWindows, &serde_json::to_vec(window).unwrap());
                 let row = &tally.workloads[NAME];
-                shown.push((row.joules_per_sample, row.restarted));
-                power.push(row.power_watts);
+                shown.push((row.newest.joules_per_sample, row.restarted));
+                power.push(row.newest.power_watts);
                 reporter.add_window(window);
                 dataset.window(window.clone());
             }
@@ -429,6 +453,7 @@ mod tests {
             assert!((joules / samples - all).abs() < all * 1e-9, "{} instead of {all}", joules / samples);
             // The run's and the newest window's are two figures, each under a name of its own.
             tally.refresh_all();
+            tally.has_ended = true;
             assert_eq!(tally.run_joules_per_sample(NAME), Some(all));
             assert_eq!(tally.newest_joules_per_sample(NAME), own.last().copied().flatten());
             assert_ne!(tally.run_joules_per_sample(NAME), tally.newest_joules_per_sample(NAME));
@@ -604,7 +629,7 @@ mod tests {
         add("gpus", 0, 0, None);
         assert_eq!(add("gpus", 1, 0, None), (Some(2), None, "without work"));
         assert_eq!(add("gpus", 2, 0, Some(70.0)), (Some(3), Some(70.0), "without work"), "of one of three it is known");
-        assert_eq!(add("team/job", 0, 9, Some(300.0)), (Some(3), None, "silent"), "they work for the job");
+        assert_eq!(add("team/job", 0, 9, Some(300.0)), (Some(0), None, "silent"), "they work for the job");
     }
 
     #[test]
@@ -723,19 +748,20 @@ mod tests {
                 state("t/declared", "waiting", None),
                 state("t/gone", "silent", None),
                 state("t/now", "steady", Some(100.0)),
-                state("t/short", "steady", Some(100.0)),
+                // It is not silent yet, and its next window is overdue: its power is not known.
+                state("t/short", "steady", None),
                 // Its windows are long, so that the newest one may be this old.
                 state("t/slow", "steady", Some(100.0)),
             ]
         );
-        assert_eq!(tally.power(), Some(300.0));
+        assert_eq!(tally.power(), Some(200.0));
         let run = |run_seconds| EfficiencyWindow { run_declared: true, run_seconds, ..window("t/now", 29, 1) };
         tally.window(&run(60.0));
         assert_eq!(states(&tally)[2].1, "steady");
         tally.window(&run(0.0));
         assert_eq!(
             (&states(&tally)[2], tally.power()),
-            (&state("t/now", "ended", None), Some(200.0)),
+            (&state("t/now", "ended", None), Some(100.0)),
             "its job has ended, and its GPU is without work"
         );
         tally.has_ended = true;

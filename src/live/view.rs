@@ -1,4 +1,4 @@
-//! The view: a pure function from figures, and from where somebody is in it, to a frame.
+//! The view: a pure function from figures and the user's position in it to a frame.
 
 use eadt_report::states::{ChangeFate, decision_takes_back};
 use eadt_report::{SavingVerdict, units};
@@ -220,7 +220,7 @@ fn draw_table(frame: &mut Frame<'_>, picture: &ViewFrame, state: &mut ViewState,
         frame.render_widget(Paragraph::new(text.dark_gray()), area);
         return;
     }
-    // Heading, and what is not shown.
+    // Heading, and the number of hidden rows.
     let fitting = usize::from(area.height).saturating_sub(2);
     let (rows, top, all) = state.arrange(picture, fitting);
     let mut lines = table::lines(&rows, picture.mixed, area.width.into(), state.selected.as_deref());
@@ -301,7 +301,7 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// Returns one line where there are others beside it, as many as it takes where it is alone.
+/// Returns one line if there are others beside it, as many as it takes where it is alone.
 fn decision(decided: &DecidedChange, width: usize, alone: bool) -> Vec<Line<'static>> {
     let decision = &decided.decision;
     let colour = match (decision.action, decision.validation) {

@@ -59,14 +59,14 @@ pub struct ArchiveFile {
 pub struct ArchiveListing {
     /// Files by topic, partition and first offset; ranges do not overlap.
     pub files: Vec<ArchiveFile>,
-    /// Files whose whole range another file covers: what an interrupted compaction, or an archiver that lost its
-    /// partition, left behind. Their rows are in the covering file; [`Archive::sweep`] deletes them.
+    /// Files whose whole range another file covers: leftovers of an interrupted compaction, or of an archiver that lost its
+    /// partition. Their rows are in the covering file; [`Archive::sweep`] deletes them.
     pub superseded: Vec<ArchiveFile>,
     /// Missing ranges (topic, partition, first, last offset) between files.
     pub gaps: Vec<(Topic, i32, i64, i64)>,
     /// Ranges as in `gaps` for which files were written once, before the first file of a partition or behind its last one.
     pub lost: Vec<(Topic, i32, i64, i64)>,
-    /// Partitions that have files and no record of the range that was archived: nobody knows whether their first or last file is
+    /// Partitions that have files but no record of the archived range: it is unknown whether their first or last file is
     /// missing.
     pub unrecorded: Vec<(Topic, i32)>,
 }
@@ -266,8 +266,8 @@ impl Archive {
         listing.files.iter().try_for_each(|file| self.about(file).map(drop))
     }
 
-    /// Makes the newest file of every partition durable: whoever made it may have been killed before, and what a writer adds
-    /// behind it would outlive it in a power loss. For whoever goes on from there.
+    /// Makes the newest file of every partition durable, for a writer that goes on from there. The file's writer may have been
+    /// killed before, and newer files would outlive it in a power loss.
     pub fn make_newest_durable(&self, listing: &ArchiveListing) -> Result<()> {
         listing.last().into_values().try_for_each(|file| self.make_durable(&file.name))
     }
@@ -276,7 +276,7 @@ impl Archive {
         self.store.make_durable(&name.path()).map_err(|source| self.failed("sync", &name.path(), source))
     }
 
-    /// Returns the first offset that no file covers, by topic and partition. The files are the truth about what is archived.
+    /// Returns the first offset that no file covers, by topic and partition. Only the files decide what is archived.
     pub fn next_offsets(&self) -> Result<BTreeMap<(Topic, i32), i64>> {
         let listing = self.files()?;
         if let Some(&(topic, partition, from, to)) = listing.gaps.first() {
@@ -302,7 +302,7 @@ impl Archive {
                 _ => {
                     let mut offsets = self.offsets(&new.name)?;
                     offsets.sort_unstable();
-                    // Whoever made it may have been killed before it was durable.
+                    // Its writer may have been killed before the file was durable.
                     self.make_durable(&new.name)?;
                     &covering.insert((&new.name, offsets)).1
                 }
@@ -712,7 +712,7 @@ pub struct MergedRows {
     inputs: Vec<PartitionRows>,
     heads: BinaryHeap<Reverse<(i64, usize)>>,
     rows: BTreeMap<usize, ArchiveRow>,
-    /// Inputs whose next row is not known yet.
+    /// Inputs whose next row is not read yet.
     waiting: Vec<usize>,
 }
 

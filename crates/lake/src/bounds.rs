@@ -1,8 +1,8 @@
 //! Limit of the memory that a file may take while it is read: a few kilobytes of Parquet can hold gigabytes.
 //!
-//! Sizes are taken from the headers of the pages, which the Parquet reader keeps to, before a page is unpacked; from dictionaries,
-//! of which one long text may be in every row; and, where values share prefixes, from the lengths of these and of the rest. No footer states
-//! how long texts are, and one that did could lie.
+//! Sizes are taken from the headers of the pages, which the Parquet reader keeps to, before a page is unpacked; from
+//! dictionaries, of which one long text may be in every row; and, if values share prefixes, from the lengths of these and of
+//! the rest. No footer states how long texts are, and one that did could lie.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,7 +37,7 @@ const MAX_COLUMNS: u64 = 4_096;
 const MAX_BLOCK: u64 = 1 << 20;
 const MAX_BLOCK_PARTS: u64 = 4_096;
 
-/// Rows that a file may have, by its length in bytes.
+/// Returns rows that a file may have, by its length in bytes.
 pub(crate) fn max_rows(file_bytes: u64) -> u64 {
     file_bytes.saturating_mul(ROWS_PER_FILE_BYTE)
 }
@@ -52,7 +52,7 @@ pub(crate) fn are_texts_long(text_bytes: u64, file_bytes: u64) -> bool {
     text_bytes > file_bytes.saturating_mul(TEXT_PER_FILE_BYTE)
 }
 
-/// The bytes of the texts of an archive that were read, of each file with long ones. Whoever reads a file twice keeps it once.
+/// The bytes of the texts of an archive that were read, of each file with long ones. A file that is read twice is counted once.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LongTexts(Arc<Mutex<BTreeMap<String, u64>>>);
 
@@ -409,7 +409,7 @@ fn read_lengths(bytes: &[u8], most: u64) -> Option<(Vec<u32>, &[u8])> {
     while lengths.len() < numbers {
         let least = reader.signed()?;
         for bits in reader.take(parts)? {
-            // Parts behind the last number take no bytes, whatever their widths are.
+            // Parts behind the last number take no bytes, for any widths.
             if lengths.len() == numbers {
                 break;
             }

@@ -1,7 +1,7 @@
 //! The fast way for what this program's own producers write: one flat object without spaces, escapes or nested values, its
 //! fields in the order of their declaration.
 //!
-//! Anything else, valid or not, is left to [`crate::decode`]; where both decode a value, they agree.
+//! Anything else, valid or not, is left to [`crate::decode`]; if both decode a value, they agree.
 
 use std::borrow::Cow;
 

@@ -40,7 +40,7 @@ pub(crate) fn replace(file: &mut [u8], key: &str, value: &str) -> bool {
     seal(file)
 }
 
-/// Compares a file with its checksum. Returns whether it has one; `Err` with what is wrong with it.
+/// Compares a file with its checksum. Returns whether it has one; `Err` with the reason if it differs.
 pub(crate) fn verify(input: &ParquetInput) -> Result<bool, String> {
     let unreadable = |error: parquet::errors::ParquetError| error.to_string();
     // The reader finds out if the file is no Parquet at all.

@@ -152,7 +152,7 @@ fn extra(into: &mut String, name: &str, value: &str) {
     into.push_str(value);
 }
 
-/// A field's name, borrowed where it has no escapes.
+/// A field's name, borrowed if it has no escapes.
 struct FieldName<'a>(Cow<'a, str>);
 
 impl<'a> Deserialize<'a> for FieldName<'a> {

@@ -5,7 +5,7 @@ use eadt_schemas::Topic;
 /// A failed call of the lake. Nothing half-written is ever visible, whatever failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LakeError {
-    /// The folder or the object store did not do what was asked; trying again later may help.
+    /// An operation of the folder or the object store failed; trying again later may help.
     #[error("cannot {action} {path}")]
     Store {
         action: &'static str,

@@ -27,7 +27,7 @@ const MORE_TYPES: &str = "(other types)";
 /// Characters of a type's name that are kept.
 const TYPE_CHARS: usize = 100;
 
-/// Adds events of a type that nobody takes to counts by type.
+/// Adds events of a type without a reader to counts by type.
 pub fn count_type(counts: &mut BTreeMap<String, u64>, kind: &str, events: u64) {
     let kind: String = kind.chars().take(TYPE_CHARS).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
     let is_named = counts.contains_key(&kind) || counts.len() < MOST_TYPES;

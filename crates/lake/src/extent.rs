@@ -1,5 +1,5 @@
-//! The offsets that an archive once held of a partition, kept apart from its files. Without them nobody would miss the first
-//! or the last of the files, or the folder of a topic.
+//! Records the offsets that an archive once held of a partition, apart from its files. Without them a missing first or last
+//! file, or a missing folder of a topic, would go unnoticed.
 //!
 //! The record is the name of an empty file, `_archived/TOPIC+PARTITION+FIRST-LAST`, so that a listing shows it. A wider range
 //! is written before the narrower one is deleted; if both are there, both count. Earlier versions wrote
@@ -78,7 +78,7 @@ impl Archive {
     pub(crate) fn extend(&self, name: &ArchiveFileName) -> Result<()> {
         let at = (name.topic, name.partition);
         let mut known = self.extents.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever deletes old files on purpose deletes the record, too.
+        // If old files were deleted on purpose, the record was deleted, too.
         let still = known.get(&at).copied().filter(|extent| self.store.read(&extent.path()).is_ok());
         let (before, widest) = match still {
             Some(extent) => (vec![extent.path()], Some(extent)),
@@ -94,8 +94,8 @@ impl Archive {
         Ok(())
     }
 
-    /// Records the range of the files of each partition that has no record, and the id of the files if there is no record of one.
-    /// Returns how many partitions that were. Whoever calls it takes the files that are there as all that were written.
+    /// Records the range of the files of each partition that has no record, and the id of the files if there is no record of
+    /// one. Returns the number of these partitions. It assumes that no file is missing.
     pub fn record_missing_extents(&self) -> Result<usize> {
         let listing = self.files()?;
         self.newest(&listing)?;
@@ -129,7 +129,7 @@ impl Archive {
 }
 
 impl ArchiveListing {
-    /// Adds what is missing at the ends of partitions, by the records.
+    /// Adds gaps at the ends of partitions, by the records.
     pub(crate) fn compare_with(&mut self, records: impl Iterator<Item = PartitionExtent>) {
         let mut extents: BTreeMap<(Topic, i32), PartitionExtent> = BTreeMap::new();
         for record in records {

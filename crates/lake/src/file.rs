@@ -153,7 +153,7 @@ fn pick(plan: &TopicColumns, batches: &[RecordBatch], places: &[(usize, usize)])
     RecordBatch::try_new(plan.schema.clone(), arrays)
 }
 
-/// Event time, or append time where there is none, and offset: what rows are sorted by.
+/// Sort key of rows: event time, or append time if there is none, and offset.
 pub(crate) type RowKey = (i64, i64);
 
 /// Returns the keys of a batch's rows.
@@ -165,7 +165,7 @@ pub(crate) fn row_keys(plan: &TopicColumns, batch: &RecordBatch) -> Vec<RowKey> 
     (0..batch.num_rows()).map(|row| (time_of(row), offset.value(row))).collect()
 }
 
-/// Returns what a footer states of these rows.
+/// Returns the facts for the footer of these rows.
 pub(crate) fn row_facts(plan: &TopicColumns, batch: &RecordBatch) -> RowFacts {
     let time = batch.column(plan.common(CommonColumn::CeTime));
     let stamp = batch.column(plan.common(CommonColumn::Stamp)).as_primitive::<TimestampMicrosecondType>();

@@ -1,10 +1,10 @@
 //! Which files belong to an archive.
 //!
 //! An archive has a random id, and the output of a replay one that its rows determine. Its files have it in their footers
-//! (`eadt.archive`), and an empty file `_archived/id+ID` records it, so that a listing shows it. Several records are several ids of
-//! one archive: archivers began it at the same time, or somebody merged archives with their records. Without a record, the files
-//! must agree with each other. A file without an id is of another archive if there is an id. Files of earlier versions have none,
-//! and are read as they are.
+//! (`eadt.archive`), and an empty file `_archived/id+ID` records it, so that a listing shows it. Several records are several
+//! ids of one archive: archivers began it at the same time, or archives were merged with their records. Without a record, the
+//! files must agree with each other. A file without an id is of another archive if there is an id. Files of earlier versions
+//! have none, and are read as they are.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,7 +31,7 @@ pub(crate) enum FileOwner {
     Unknown,
 }
 
-/// What the ids leave open of an archive, as far as its files were read.
+/// Undecided ids of an archive, as far as its files were read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IdentityGaps {
     /// Files have an id, and no record has it.
@@ -145,7 +145,7 @@ impl Archive {
         Err(LakeError::OtherArchive { path: self.full(path), detail })
     }
 
-    /// Describes what a file of another archive differs from.
+    /// Describes the ids that a file of another archive differs from.
     fn describe_others(&self, ids: &ArchiveIds) -> String {
         if !ids.recorded.is_empty() {
             let recorded: Vec<&str> = ids.recorded.iter().map(String::as_str).collect();
@@ -158,7 +158,12 @@ impl Archive {
         }
     }
 
-    /// Returns what the ids leave open, as of the last listing and the files that were read.
+    /// Returns the ids of the archive's records, as of the last listing.
+    pub fn recorded_ids(&self) -> BTreeSet<String> {
+        self.ids().recorded.clone()
+    }
+
+    /// Returns the undecided ids, as of the last listing and the files that were read.
     pub fn identity_gaps(&self) -> IdentityGaps {
         let ids = self.ids();
         let is_unrecorded = ids.recorded.is_empty() && ids.first.is_some();
@@ -172,7 +177,7 @@ impl Archive {
         if ids.is_anonymous && ids.first.is_none() {
             return Ok(None);
         }
-        // Whoever deletes old files on purpose deletes the records, too.
+        // If old files were deleted on purpose, the records were deleted, too.
         if let Some(own) = ids.own.as_ref().filter(|own| self.store.read(&record_path(own)).is_ok()) {
             return Ok(Some(own.clone()));
         }

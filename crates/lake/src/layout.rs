@@ -24,7 +24,7 @@ impl ArchiveFileName {
         format!("topic={topic}/date={date}/{topic}+{partition}+{first:020}-{last:020}.parquet")
     }
 
-    /// Parses a path. The error states what is wrong with it.
+    /// Parses a path. The error states the reason.
     pub fn parse(path: &str) -> Result<Self, String> {
         let parts: Vec<&str> = path.split('/').collect();
         let [folder, date, file] = parts[..] else {
@@ -110,7 +110,7 @@ mod tests {
             assert!(!file.covers(&name(Topic::Decisions, 2, first, last)), "another partition");
             assert!(!file.covers(&name(Topic::Actuations, 1, first, last)), "another topic");
         }
-        // Whatever date each has: a compacted file may have another one.
+        // Dates do not matter: a compacted file may have another one.
         assert!(file.covers(&ArchiveFileName { date: "2026-01-01".to_owned(), ..name(Topic::Decisions, 1, 10, 11) }));
     }
 }

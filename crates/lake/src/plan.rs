@@ -86,7 +86,7 @@ impl EventFields {
         self.list.push(member);
     }
 
-    /// Takes a name and its colon where they come next; the position of the field. `hint`: where it is expected to be, or before.
+    /// Takes a name and its colon if they come next; the position of the field. `hint`: where it is expected to be, or before.
     pub(crate) fn take(&self, cursor: &mut JsonCursor<'_>, hint: usize) -> Option<usize> {
         let ahead = self.list.get(hint..)?.iter().position(|member| cursor.take(&member.label));
         ahead.map(|ahead| hint + ahead)
@@ -342,7 +342,7 @@ impl<'de> Deserializer<'de> for FieldOrderProbe<'_> {
         visitor.visit_some(self)
     }
 
-    /// A type behind a reader that takes nothing but objects.
+    /// Visits a type behind a reader that takes only objects.
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ProbeOutcome> {
         visitor.visit_newtype_struct(self)
     }

@@ -23,7 +23,7 @@ pub(crate) fn header_to_json(name: &str, value: &[u8]) -> serde_json::Value {
     }
 }
 
-/// Returns one row of a batch that has the plan's schema. `Err` states what is wrong with it.
+/// Returns one row of a batch that has the plan's schema; `Err` with the reason if it is invalid.
 pub(crate) fn row(topic: Topic, batch: &RecordBatch, at: usize) -> Result<ArchiveRow, String> {
     let plan = plan(topic);
     let view = BatchRow { plan, batch, at };

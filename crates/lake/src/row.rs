@@ -47,13 +47,13 @@ impl ArchiveRow {
         self.headers.iter().map(|(name, value)| (name.as_bytes(), &**value))
     }
 
-    /// Returns the last header of this name, where it is UTF-8.
+    /// Returns the last header of this name, if it is UTF-8.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().rev().find(|(n, _)| &**n == name).and_then(|(_, v)| std::str::from_utf8(v).ok())
     }
 
-    /// Returns the event's type: `ce_type`, or what the topic holds where the record has no such header. `None`: a type that this
-    /// version does not know.
+    /// Returns the event's type: `ce_type`, or the topic's type if the record has no such header. `None` if this version does
+    /// not support the type.
     pub fn kind(&self) -> Option<EventType> {
         self.header(header::TYPE).map_or(Some(self.topic.event_type()), EventType::from_name)
     }

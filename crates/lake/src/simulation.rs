@@ -24,7 +24,7 @@ struct CrashDiskFile {
 
 #[derive(Debug, Default)]
 struct CrashDiskState {
-    /// Operations until the disk dies; `None`: never.
+    /// Operations until the disk dies; `None` for never.
     left: Option<usize>,
     /// The disk is full: nothing can be written.
     full: bool,

@@ -1,7 +1,7 @@
 //! Rows as they lie in their columns, and the events that there are many of read from there, without JSON in between.
 //!
 //! What the columns do not hold exactly is not read here: such a row is built first ([`StoredRow::row`]) and decoded like any
-//! other. Where this answers it answers what decoding the built row would.
+//! other. If this answers it answers what decoding the built row would.
 
 use std::sync::Arc;
 
@@ -404,7 +404,7 @@ impl ReadColumn for Option<ShareMethod> {
     }
 }
 
-/// Reads a column into a field of each event; false from then on where a row holds what the field cannot.
+/// Reads a column into a field of each event; false from the first row on that the field cannot hold.
 fn read_column<E, F: ReadColumn>(
     column: &StoredColumn,
     from: usize,

@@ -1,4 +1,4 @@
-//! Plain tables as Parquet files, for what is derived from an archive.
+//! Writes plain tables as Parquet files, for data derived from an archive.
 
 use std::collections::HashMap;
 use std::fs::{self, File};

@@ -140,7 +140,7 @@ impl ArchiveWriter {
         &self.archive
     }
 
-    /// Begins a partition at this offset: the next file's range starts there. What was open for it is forgotten.
+    /// Begins a partition at this offset: the next file's range starts there. Its open file is forgotten.
     pub fn start(&mut self, topic: Topic, partition: i32, offset: i64) {
         self.partitions.insert((topic, partition), PartitionBuffer::new(topic, offset));
     }
@@ -177,7 +177,8 @@ impl ArchiveWriter {
         }
         let day = row.stamp.micros().div_euclid(DAY_MICROS);
         if entry.open.rows > 0 && entry.open.day != day {
-            // Whoever reads these rows ends the file here, whether or not the end of the log was reported in between.
+            // Any archiver that reads these rows again ends the file here, whether or not the end of the log was reported in
+            // between.
             entry.open.next = offset;
             entry.complete(topic);
         }
@@ -206,7 +207,7 @@ impl ArchiveWriter {
         self.partitions.values().map(PartitionBuffer::bytes).sum()
     }
 
-    /// Rows that are in no file yet.
+    /// Returns rows that are in no file yet.
     pub fn rows(&self) -> usize {
         self.partitions.values().map(PartitionBuffer::rows).sum()
     }
@@ -242,7 +243,7 @@ impl ArchiveWriter {
         full.or_else(largest).filter(|(_, at)| at.rows() > 0).map(|(at, _)| *at)
     }
 
-    /// Writes one partition's oldest file, which takes no more rows from now on; `None` if there are none.
+    /// Writes one partition's oldest file, which takes no more rows; `None` if there are none.
     pub fn roll(&mut self, topic: Topic, partition: i32) -> Result<Option<WrittenFile>> {
         self.roll_if(topic, partition, || Ok(()))
     }
@@ -283,7 +284,7 @@ impl ArchiveWriter {
         Ok(written)
     }
 
-    /// Forgets a partition and what is open for it: somebody else owns it now.
+    /// Forgets a partition and its open file after another member has taken it over.
     pub fn forget(&mut self, topic: Topic, partition: i32) {
         self.partitions.remove(&(topic, partition));
     }

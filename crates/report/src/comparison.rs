@@ -52,7 +52,9 @@ impl ReportComparison {
         let is_any_refused = origin_refusal.is_some();
         let is_energy_refused = is_any_refused || meter_refusal.is_some();
         let coverage_refusal = refuse_coverages(this, other).filter(|_| !is_energy_refused);
-        let is_sum_refused = is_energy_refused || coverage_refusal.is_some() || is_apart(this.samples, other.samples);
+        let is_covered_alike = !is_energy_refused && coverage_refusal.is_none();
+        let work_refusal = (is_covered_alike && is_apart(this.samples, other.samples)).then(|| DIFFERENT_WORK.to_owned());
+        let is_sum_refused = !is_covered_alike || work_refusal.is_some();
         Self {
             joules_per_sample: pair(|report| report.joules_per_sample, is_energy_refused),
             samples_per_second: pair(|report| divide_known(report.samples, report.duration_seconds), is_any_refused),
@@ -62,12 +64,12 @@ impl ReportComparison {
             duration_seconds: pair(|report| report.duration_seconds, is_any_refused),
             cost: pair(|report| report.cost, is_sum_refused),
             co2_grams: pair(|report| report.co2_grams, is_sum_refused),
-            refusals: origin_refusal.into_iter().chain(meter_refusal).chain(coverage_refusal).collect(),
+            refusals: origin_refusal.into_iter().chain(meter_refusal).chain(coverage_refusal).chain(work_refusal).collect(),
         }
     }
 }
 
-/// Note beside a comparison of different work.
+/// Reason why no change of a sum of energy, cost or CO₂ is computed if the two did different work.
 pub const DIFFERENT_WORK: &str =
     "the runs did different numbers of samples: their J/sample compare, and sums of energy, cost and CO₂ do not";
 
@@ -186,6 +188,18 @@ mod tests {
         assert!(part.refusals[0].contains("for 100.0 % of its time, here for 65.0 %"), "{part:?}");
         let near = ReportComparison::of(&covered(0.995, 2990.0), &covered(1.0, 3000.0));
         assert!(near.refusals.is_empty() && near.energy_joules.change_ratio.is_some(), "{near:?}");
+    }
+
+    #[test]
+    fn sums_of_energy_of_different_work_are_refused_with_the_reason() {
+        let run = |samples: f64| WorkloadReport { samples: Some(samples), ..report(Origin::Measured, Some(Meter::Gpu)) };
+        let compared = ReportComparison::of(&run(500.0), &run(1000.0));
+        assert_eq!((compared.energy_joules.change_ratio, compared.refusals), (None, vec![DIFFERENT_WORK.to_owned()]));
+        let same = ReportComparison::of(&WorkloadReport { energy_joules: Some(2900.0), ..run(1000.0) }, &run(1001.0));
+        assert!(same.energy_joules.change_ratio.is_some() && same.refusals.is_empty(), "{same:?}");
+        // Another refusal covers energy already.
+        let wall = WorkloadReport { meter: Some(Meter::Wall), ..run(500.0) };
+        assert_eq!(ReportComparison::of(&wall, &run(1000.0)).refusals.len(), 1);
     }
 
     #[test]

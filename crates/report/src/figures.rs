@@ -12,13 +12,13 @@ pub const GPUS_WITHOUT_WORKLOAD: &str = "gpus";
 pub struct EnergyReport {
     /// Sorted by name. GPUs without a workload are listed under `gpus`.
     pub workloads: Vec<WorkloadReport>,
-    /// Notes on what could not be read. They are in the notes of each workload, too.
+    /// Notes on unreadable records. They are in the notes of each workload, too.
     #[serde(skip)]
     pub source_notes: Vec<String>,
 }
 
 impl EnergyReport {
-    /// Adds notes on what could not be read: to each workload, since it is not known which one they are about.
+    /// Adds notes on unreadable records: to each workload, since it is unknown which one they are about.
     #[must_use]
     pub fn with_source_notes(mut self, notes: Vec<String>) -> Self {
         for workload in &mut self.workloads {
@@ -28,7 +28,7 @@ impl EnergyReport {
         self
     }
 
-    /// Drops what only the charts of a rendered report need: figures of each window.
+    /// Drops the figures of each window, which only the charts of a rendered report need.
     #[must_use]
     pub fn without_charts(mut self) -> Self {
         for workload in &mut self.workloads {
@@ -90,7 +90,7 @@ pub struct WorkloadReport {
     /// failed trials and redone work included, in J. Negative: the changes cost energy. An estimate by phases of the job
     /// (docs/use/report.md); with a baseline given by the user a comparison with a fixed figure.
     pub saving_joules: Option<f64>,
-    /// `saving_joules` over what the starting layout would have taken.
+    /// `saving_joules` over the energy of the starting layout.
     pub saving_ratio: Option<f64>,
     /// Lower end of the 90 % interval of `saving_ratio`; absent if the user gave the baseline.
     pub saving_ratio_low: Option<f64>,
@@ -103,7 +103,7 @@ pub struct WorkloadReport {
     pub baseline_joules_per_sample: Option<f64>,
     /// J/sample of the compared windows. `joules_per_sample` is that of all windows.
     pub compared_joules_per_sample: Option<f64>,
-    /// Energy of the compared windows: what the saving is about. Energy in no window is not in it.
+    /// Energy of the compared windows, to which the saving applies, without energy outside of windows.
     pub compared_energy_joules: Option<f64>,
     /// Energy that the starting layout would have taken for their samples: `compared_energy_joules` and `saving_joules`.
     pub expected_energy_joules: Option<f64>,
@@ -141,7 +141,8 @@ pub struct WorkloadReport {
     pub by_window: Option<Vec<WindowRow>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by_span: Option<Vec<SpanRow>>,
-    /// Its setting was changed, by anybody, and the starting setting was not measured in any phase of the changed part.
+    /// Its setting was changed, by EADT or from outside, and the starting setting was not measured in any phase of the changed
+    /// part.
     #[serde(skip)]
     pub(crate) lacks_baseline: bool,
     /// Points of the chart.
@@ -184,7 +185,7 @@ pub(crate) struct DecidedChange {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChangeVerdict {
     Kept,
-    /// It did not improve what it promised, and was left or replaced.
+    /// The promised gain did not come, and the change stayed or was replaced.
     NoGain,
     Reverted,
 }

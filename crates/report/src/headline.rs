@@ -1,7 +1,7 @@
 //! The verdict on a run, first thing of every report and view: what was saved, and of how much of the energy that is known.
 //!
-//! A saving of a part is never worded as one of the whole: where more than [`REST`] of the energy has nothing to be compared
-//! with, the sentence begins with that.
+//! A saving of a part is never worded as one of the whole: if more than [`REST`] of the energy has nothing to be compared with,
+//! the sentence begins with that.
 
 use eadt_schemas::counts::{counted, counted_as};
 use eadt_schemas::v1::Origin;
@@ -19,18 +19,18 @@ const REST: f64 = 0.05;
 pub struct SavingSummary {
     /// GPUs without a workload are none: their energy is in `energy_joules`, and in no figure of the saving.
     pub workloads: usize,
-    /// Workloads whose energy is not known; it is in no sum.
+    /// Workloads with unknown energy; they are in no sum.
     pub without_energy: usize,
     pub energy_joules: Option<f64>,
     /// Energy of the windows that are compared. Beside workloads with a saving, the energy of those that nothing changed is in it:
     /// they would have taken the same.
     pub compared_joules: f64,
-    /// Energy that the starting layouts would have taken for their samples; `None`: nothing is compared.
+    /// Energy that the starting layouts would have taken for their samples; `None` if nothing is compared.
     pub expected_joules: Option<f64>,
     /// Half of the width of the 90 % interval of the saving. Errors of different workloads are taken as independent. 0 if a
     /// workload was compared with a given baseline: that saving has no interval, and neither has a sum with it.
     pub error_joules: f64,
-    /// Least and greatest part of the throughput that was kept; `None`: that of a compared workload is not known.
+    /// Least and greatest part of the throughput that was kept; `None` if that of a compared workload is unknown.
     pub throughput: Option<(f64, f64)>,
     /// Reports that were summed up, that of GPUs without a workload included.
     reports: usize,
@@ -40,7 +40,7 @@ pub struct SavingSummary {
     workloads_joules: f64,
     /// Energy of the workloads that nothing changed.
     unchanged_joules: f64,
-    /// The setting of a workload without a saving was changed, whoever did it.
+    /// The setting of a workload without a saving was changed, by the controller or from outside.
     lacks_baseline: bool,
     /// Compared workloads with an interval, and those without: these are compared with a given baseline.
     with_interval: usize,
@@ -54,12 +54,12 @@ pub struct SavingSummary {
     pub decided_changes: u64,
     /// Number of these changes that were written as recommendations and not applied.
     pub recommendations: u64,
-    /// Cost of the energy; `None`: a workload's is not known, or their currencies differ.
+    /// Cost of the energy; `None` if one workload's cost is unknown, or if their currencies differ.
     pub cost: Option<f64>,
     pub currency: Option<String>,
-    /// Emissions of the energy; `None`: a workload's are not known.
+    /// Emissions of the energy; `None` if one workload's emissions are unknown.
     pub co2_grams: Option<f64>,
-    /// The origin of all; `None`: they differ.
+    /// The origin of all; `None` if they differ.
     pub origin: Option<Origin>,
 }
 
@@ -155,13 +155,13 @@ impl SavingSummary {
         self.expected_joules.map(|expected| expected - self.compared_joules)
     }
 
-    /// Returns the saving over what the starting layouts would have taken.
+    /// Returns the saving over the energy of the starting layouts.
     pub fn saving_ratio(&self) -> Option<f64> {
         let expected = self.expected_joules.filter(|expected| *expected > 0.0)?;
         Some(self.saving_joules()? / expected)
     }
 
-    /// Returns the half of the width of the 90 % interval of the ratio; `None`: it has none.
+    /// Returns the half of the width of the 90 % interval of the ratio; `None` if it has none.
     pub fn ratio_error(&self) -> Option<f64> {
         let expected = self.expected_joules.filter(|expected| *expected > 0.0)?;
         Some(self.error_joules / expected).filter(|error| *error > 0.0)
@@ -190,7 +190,7 @@ impl SavingSummary {
         }
     }
 
-    /// Returns the verdict as a sentence, without the name of what it is about.
+    /// Returns the verdict as a sentence, without its subject.
     pub fn sentence(&self) -> String {
         let Some(energy) = self.energy_joules else { return "the energy is not known".to_owned() };
         if self.without_energy > 0 {
@@ -388,14 +388,14 @@ mod tests {
         near(all.ratio_error().unwrap(), error / expected);
         near(all.saving_ratio().unwrap(), 1.0 - 4e6 / expected);
         assert_eq!(all.verdict(), SavingVerdict::Unclear);
-        // A workload without a comparison is part of what is not known.
+        // A workload without a comparison counts as unknown.
         let third = without_saving(workload(4e6, 1.0, 0.0, 0.0));
         let all = SavingSummary::of(both.iter().chain([&third]));
         near(all.compared_ratio().unwrap(), 0.5);
         assert!(!all.is_whole());
     }
 
-    /// What nothing changed would have taken the same: its energy is compared, and its saving is zero.
+    /// Checks that energy without a change is compared, with a saving of zero.
     #[test]
     fn energy_that_nothing_changed_counts_with_a_saving_of_zero() {
         let changed = workload(1e6, 1.0, 0.2, 0.03);
@@ -416,7 +416,7 @@ mod tests {
                 assert!(all.sentence().starts_with(expected), "{}", all.sentence());
             }
         }
-        // Without any saving there is none of zero either.
+        // Without any saving, there is no saving of zero either.
         let all = SavingSummary::of([&without(0, false), &without(0, false)]);
         assert_eq!((all.expected_joules, all.verdict()), (None, SavingVerdict::Unchanged));
         let all = SavingSummary::of([&without(0, false), &without(1, false)]);
@@ -453,7 +453,8 @@ mod tests {
         }
     }
 
-    /// Nobody could have changed what idle GPUs take: a saving is not of them. Their energy is used all the same.
+    /// Checks that idle GPUs are in no saving, since no decision could have changed their energy. Their energy counts as used
+    /// all the same.
     #[test]
     fn gpus_without_a_workload_are_no_workload_and_in_no_saving() {
         let job = workload(1e6, 0.8, 0.2, 0.03);

@@ -1,55 +1,112 @@
 //! GPUs without a workload: each has windows of its own, all under one name.
 
+use std::collections::BTreeMap;
+
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::EfficiencyWindow;
 
-use crate::liveness::open_limit_seconds;
+use crate::figures::GPUS_WITHOUT_WORKLOAD;
+use crate::liveness::{PresentMoment, WindowTimes};
 
-/// Sums of the newest windows of GPUs without a workload.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+/// Fewer GPUs are all remembered, however old their windows are.
+const FEW: usize = 1024;
+
+/// The newest windows of GPUs without a workload. Each GPU closes its windows by itself, so that they come in any order.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct IdleGpus {
-    /// Start and end of the newest windows.
-    newest: Option<(EventTime, EventTime)>,
-    devices: u32,
-    /// Of those whose power is known; `None`: of none it is.
-    power_watts: Option<f64>,
+    /// By the name of the GPU.
+    newest: BTreeMap<String, IdleWindow>,
     /// Start of the newest window with known power.
     newest_known: Option<EventTime>,
 }
 
+/// The newest window of a GPU without a workload.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct IdleWindow {
+    times: WindowTimes,
+    power_watts: Option<f64>,
+}
+
+/// Power and number of GPUs without a workload.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct IdlePower {
+    /// Power of those whose power is known, in watts; `None` if none is known.
+    pub power_watts: Option<f64>,
+    /// Their number, also of those with unknown power.
+    pub devices: u32,
+}
+
+impl IdlePower {
+    fn add(self, window: &IdleWindow) -> Self {
+        let known = self.power_watts.into_iter().chain(window.power_watts);
+        Self { power_watts: known.reduce(|sum, watts| sum + watts), devices: self.devices + 1 }
+    }
+}
+
+/// Returns the GPU of a window, by the window's id: `gpus//GPU/tumbling/START`.
+fn device_of(window: &EfficiencyWindow) -> &str {
+    let name = window.id.rsplit_once("/tumbling/").map_or(window.id.as_str(), |(name, _)| name);
+    name.strip_prefix(GPUS_WITHOUT_WORKLOAD).map_or(name, |device| device.trim_start_matches('/'))
+}
+
 impl IdleGpus {
     /// Takes a window of one of them; returns whether it is the first one of its time with known power. A window that is older than
-    /// the newest adds nothing.
+    /// the GPU's newest changes no figure.
     pub fn add(&mut self, window: &EfficiencyWindow) -> bool {
-        let start = window.window_start;
-        let newest = self.newest.map(|(newest, _)| newest);
-        if newest < Some(start) {
-            (self.newest, self.devices, self.power_watts) = (Some((start, window.window_end)), 0, None);
+        let idle = IdleWindow { times: WindowTimes::from(window), power_watts: window.mean_power_watts };
+        let device = device_of(window);
+        match self.newest.get_mut(device) {
+            Some(known) if known.times.start > idle.times.start => {}
+            Some(known) => *known = idle,
+            None => {
+                self.forget_old();
+                self.newest.insert(device.to_owned(), idle);
+            }
         }
-        let is_newest = newest <= Some(start);
-        self.devices += u32::from(is_newest);
-        let Some(watts) = window.mean_power_watts else { return false };
-        if is_newest {
-            self.power_watts = Some(self.power_watts.unwrap_or(0.0) + watts);
+        if idle.power_watts.is_none() {
+            return false;
         }
-        let is_first = self.newest_known < Some(start);
-        self.newest_known = self.newest_known.max(Some(start));
+        let is_first = self.newest_known < Some(idle.times.start);
+        self.newest_known = self.newest_known.max(Some(idle.times.start));
         is_first
     }
 
-    /// Returns whether they are likely to be without work still; false if the newest windows are too old.
-    pub fn are_idle(&self, now: EventTime) -> bool {
-        self.newest.is_some_and(|(start, end)| now.seconds_since(end) <= open_limit_seconds(end.seconds_since(start)))
+    /// Forgets GPUs that are silent, each time that the number has doubled.
+    fn forget_old(&mut self) {
+        let count = self.newest.len();
+        if count < FEW || !count.is_power_of_two() {
+            return;
+        }
+        if let Some(now) = self.newest_end() {
+            self.newest.retain(|_, idle| !idle.times.is_silent(now));
+        }
     }
 
-    /// Returns their power in watts in the newest windows, whatever the age of these; `None`: it is known of none.
-    pub const fn power_watts(&self) -> Option<f64> {
-        self.power_watts
+    fn newest_end(&self) -> Option<EventTime> {
+        self.newest.values().map(|idle| idle.times.end).max()
     }
 
-    /// Returns their number in the newest windows, whatever the age of these, also of those whose power is unknown.
-    pub const fn devices(&self) -> u32 {
-        self.devices
+    fn current(&self, moment: PresentMoment) -> impl Iterator<Item = (&str, &IdleWindow)> {
+        self.newest.iter().filter(move |(_, idle)| moment.has(&idle.times)).map(|(device, idle)| (device.as_str(), idle))
+    }
+
+    /// Returns those that are without work at a moment and that `is_idle` accepts by their names: the next window of each is not
+    /// overdue, and the GPU was observed at the end of the newest one.
+    pub fn power_at(&self, moment: PresentMoment, is_idle: impl Fn(&str) -> bool) -> IdlePower {
+        let idle = self.current(moment).filter(|(device, _)| is_idle(device));
+        idle.fold(IdlePower::default(), |sum, (_, idle)| sum.add(idle))
+    }
+
+    /// Returns those that were without work at the end of their newest window of all, of any age.
+    pub fn last_power(&self) -> IdlePower {
+        let record_end = self.newest.values().map(|idle| idle.times.observed_end()).max();
+        let last = self.newest_end().map(|now| self.power_at(PresentMoment { now, record_end }, |_| true));
+        last.unwrap_or_default()
+    }
+
+    /// Returns the earliest end of the newest windows whose successors are likely to be open; `None` if there are none.
+    pub fn open_since(&self, moment: PresentMoment) -> Option<EventTime> {
+        self.current(moment).map(|(_, idle)| idle.times.end).min()
     }
 }
 
@@ -61,30 +118,62 @@ mod tests {
         EventTime::from_micros(minute * 60_000_000)
     }
 
-    fn window(minute: i64, mean_power_watts: Option<f64>) -> EfficiencyWindow {
+    fn window(device: &str, minute: i64, mean_power_watts: Option<f64>) -> EfficiencyWindow {
         let (window_start, window_end) = (at(minute), at(minute + 1));
-        EfficiencyWindow { window_start, window_end, mean_power_watts, ..EfficiencyWindow::default() }
+        let id = format!("gpus//{device}/tumbling/{window_start}");
+        EfficiencyWindow { id, window_start, window_end, mean_power_watts, ..EfficiencyWindow::default() }
+    }
+
+    /// Returns power and number at a minute of a record that goes on.
+    fn figures(gpus: &IdleGpus, minute: i64) -> (Option<f64>, u32) {
+        let power = gpus.power_at(PresentMoment { now: at(minute), record_end: None }, |_| true);
+        (power.power_watts, power.devices)
     }
 
     #[test]
-    fn the_newest_windows_add_up_until_they_are_too_old() {
+    fn the_newest_window_of_each_counts_whatever_order_they_come_in() {
         let mut gpus = IdleGpus::default();
-        let windows = [(0, Some(90.0)), (1, Some(60.0)), (1, Some(70.0)), (1, None), (0, Some(80.0))];
-        let first: Vec<bool> = windows.into_iter().map(|(minute, watts)| gpus.add(&window(minute, watts))).collect();
-        assert_eq!(first, [true, true, false, false, false]);
-        assert_eq!((gpus.power_watts(), gpus.devices()), (Some(130.0), 3), "power of one of the three is unknown");
-        // After that they work for somebody.
-        assert_eq!([2, 5, 6].map(|minute| gpus.are_idle(at(minute))), [true, true, false]);
+        let mut sums = Vec::new();
+        for (device, minute, watts) in
+            [("A", 1, 50.0), ("B", 1, 70.0), ("A", 2, 51.0), ("A", 3, 52.0), ("B", 2, 71.0), ("B", 1, 7.0)]
+        {
+            gpus.add(&window(device, minute, Some(watts)));
+            sums.push(figures(&gpus, 4));
+        }
+        let watts = [50.0, 120.0, 121.0, 122.0, 123.0, 123.0];
+        assert_eq!(
+            sums,
+            [1, 2, 2, 2, 2, 2].into_iter().zip(watts).map(|(count, watts)| (Some(watts), count)).collect::<Vec<_>>()
+        );
+        assert_eq!(gpus.open_since(PresentMoment { now: at(4), record_end: None }), Some(at(3)), "that of B is open");
+        // Each is without work until its own next window is overdue.
+        assert_eq!([6, 7, 8].map(|minute| figures(&gpus, minute)), [(Some(123.0), 2), (Some(52.0), 1), (None, 0)]);
+        let last = gpus.last_power();
+        assert_eq!((last.power_watts, last.devices), (Some(123.0), 2), "of any age");
+    }
+
+    #[test]
+    fn a_gpu_that_gets_a_job_leaves_with_the_window_that_it_leaves_in() {
+        let mut gpus = IdleGpus::default();
+        gpus.add(&window("A", 1, Some(60.0)));
+        gpus.add(&window("B", 1, Some(70.0)));
+        let left = EfficiencyWindow { observed_end: Some(at(2).plus_seconds(5.0)), ..window("A", 2, Some(60.0)) };
+        gpus.add(&left);
+        assert_eq!(figures(&gpus, 3), (Some(70.0), 1));
+        let power = gpus.power_at(PresentMoment { now: at(2), record_end: None }, |device| device != "B");
+        assert_eq!((power.power_watts, power.devices), (None, 0), "B is known to have got a job");
     }
 
     #[test]
     fn gpus_whose_power_is_unknown_are_idle_and_counted() {
         let mut gpus = IdleGpus::default();
-        assert!(!gpus.are_idle(at(0)), "there are none");
-        assert_eq!([0, 10, 10].map(|minute| gpus.add(&window(minute, None))), [false; 3]);
-        assert_eq!((gpus.power_watts(), gpus.devices(), gpus.are_idle(at(11))), (None, 2, true));
-        // The first one of an earlier time with known power, and the first one of this time.
-        assert_eq!([9, 9, 10].map(|minute| gpus.add(&window(minute, Some(60.0)))), [true, false, true]);
-        assert_eq!((gpus.power_watts(), gpus.devices()), (Some(60.0), 3));
+        assert_eq!((gpus.last_power(), figures(&gpus, 0)), (IdlePower::default(), (None, 0)));
+        let first: Vec<bool> =
+            [("A", 0), ("A", 10), ("B", 10)].map(|(device, minute)| gpus.add(&window(device, minute, None))).into();
+        assert_eq!((first, figures(&gpus, 11)), (vec![false; 3], (None, 2)));
+        // The first one of an earlier time with known power, another one of it, and the first one of this time.
+        let known = [("C", 9), ("D", 9), ("C", 10)];
+        assert_eq!(known.map(|(device, minute)| gpus.add(&window(device, minute, Some(60.0)))), [true, false, true]);
+        assert_eq!(figures(&gpus, 11), (Some(120.0), 4));
     }
 }

@@ -3,7 +3,7 @@
 //! In: events of [`eadt_schemas`] in any order, repeated ones included ([`Reporter`]). Out: an [`EnergyReport`], as
 //! JSON, as a table for terminals, as Markdown, or as one self-contained HTML page. This crate never reads a clock or a
 //! file, never turns an unknown figure into a zero, and never hides where a figure comes from: `simulated` and
-//! `imported` are in every row of such figures, and in a heading only where they hold for all below it.
+//! `imported` are in every row of such figures, and in a heading only if they hold for all below it.
 
 mod comparison;
 mod figures;
@@ -29,7 +29,7 @@ pub use comparison::{DIFFERENT_WORK, FigurePair, ReportComparison};
 pub use figures::{EnergyReport, GPUS_WITHOUT_WORKLOAD, SpanRow, WindowRow, WorkloadReport};
 pub use grid_data::{GridCarbon, GridDataError, Prices, grid_time_format, read_carbon, read_prices, time_zone};
 pub use headline::{SavingSummary, SavingVerdict};
-pub use idle_gpus::IdleGpus;
+pub use idle_gpus::{IdleGpus, IdlePower};
 pub use render::{RenderFormat, meter_word};
 pub use reporter::{ChangeRecord, Reporter};
 pub use run_comparison::{RunComparison, RunTotals, WorkloadPair};

@@ -158,7 +158,7 @@ pub(crate) struct ReportWindow {
     pub(crate) energy_per_sample: Option<f64>,
     /// Device time in which a counter contradicts power or the board.
     pub(crate) contradicted_seconds: f64,
-    /// Energy is unknown in that time, as power is, too; `None`: in a part of it, which is not known.
+    /// Energy is unknown in that time, as power is, too; `None` if it is so in an unknown part of that time.
     pub(crate) contradicted_unknown: Option<bool>,
     pub(crate) run_coverage: f64,
     /// Mean power of the whole window, as the event has it.
@@ -209,7 +209,7 @@ impl ActuationSummary {
         self.applied.or(self.ready).or(self.rolled_back).is_some()
     }
 
-    /// Returns whether an actuator recommended or refused the change, and nobody made it later.
+    /// Returns whether an actuator recommended or refused the change, and it was not made later.
     fn is_not_made(&self) -> bool {
         (self.recommended || self.refused) && !self.was_applied()
     }
@@ -282,7 +282,7 @@ impl ReportWindow {
 
 type EventTimeRange = (EventTime, EventTime);
 
-/// Returns a part of some seconds; where the two come from different clocks of the same time, never more than all of it.
+/// Returns a part of some seconds; if the two come from different clocks of the same time, never more than all of it.
 fn part_of(part: f64, seconds: f64) -> f64 {
     divide_known(Some(part), Some(seconds)).map_or(0.0, |ratio| ratio.min(1.0))
 }
@@ -292,7 +292,7 @@ impl Reporter {
         let collected = self.workloads.entry(event.workload.clone()).or_default();
         collected.origin = Some(collected.origin.map_or(event.origin, |origin| origin.max(event.origin)));
         if event.energy_joules.is_some() || event.unassigned_energy_joules != 0.0 {
-            // A figure for the wall covers the node, a node's its GPUs: the widest is what the energy means.
+            // A meter at the wall covers the node, and a node's meter its GPUs: the widest one applies to the energy.
             collected.meter = Some(collected.meter.map_or(event.meter, |meter| meter.max(event.meter)));
         }
         if event.kind == WindowKind::Span {
@@ -404,7 +404,7 @@ impl Reporter {
         collected.actuations.insert(event.decision_id.as_str().into(), fate);
     }
 
-    /// Returns the report on one workload so far; `None` if nothing is known of it.
+    /// Returns the report on one workload so far; `None` if there is no such workload.
     pub fn report_of(&self, workload: &str, settings: &ReportSettings) -> Option<WorkloadReport> {
         self.workloads.get(workload).map(|collected| collected.events().workload_report(workload, settings))
     }
@@ -452,7 +452,7 @@ impl Reporter {
         changes
     }
 
-    /// Forgets a workload, so that whoever follows a log for weeks can bound what is kept.
+    /// Forgets a workload, so that a caller that follows a log for weeks can bound its memory.
     pub fn forget(&mut self, name: &str) {
         self.workloads.remove(name);
     }
@@ -480,7 +480,7 @@ fn outside_energy(event: &EfficiencyWindow) -> Option<f64> {
 }
 
 /// Returns whether energy is unknown in the time in which a counter is contradicted: nothing is known by power in the whole
-/// window, or nothing is missing in it. `None`: in a part of that time.
+/// window, or nothing is missing in it. `None` if it is so in a part of that time.
 fn contradicted_unknown(event: &EfficiencyWindow) -> Option<bool> {
     match event.energy_method {
         EnergyMethod::Counter | EnergyMethod::None => Some(true),
@@ -584,10 +584,10 @@ const NO_ENERGY: &str = "no energy is known: ";
 const POWER_GAP_SECONDS: f64 = 120.0;
 const MOST_POWER_GAP_SECONDS: f64 = 86_400.0;
 
-/// Note if spans are asked for and there are none.
+/// Note if spans are requested but there are none.
 pub(crate) const NO_SPANS: &str = "the job named no spans (epochs, training blocks): there is nothing to break down by";
 
-/// Returns the sum of what is known; `None` if nothing is.
+/// Returns the sum of the known values; `None` if there are none.
 pub(crate) fn sum_known(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
     values.flatten().fold(None, |sum, value| Some(sum.unwrap_or(0.0) + value))
 }
@@ -648,7 +648,7 @@ impl WorkloadEvents<'_> {
         ends.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).unwrap_or_default()
     }
 
-    /// Windows that overlap the run.
+    /// Returns windows that overlap the run.
     pub(crate) fn run(&self) -> impl Iterator<Item = &ReportWindow> {
         self.windows.iter().filter(|window| window.run_seconds > 0.0)
     }
@@ -910,7 +910,7 @@ impl WorkloadEvents<'_> {
             .collect()
     }
 
-    /// Samples and tokens, and of each the part that is of no window. As with energy, the total holds both.
+    /// Returns samples and tokens, and of each the part that is of no window. As with energy, the total holds both.
     fn progress_totals(&self) -> [(Option<f64>, Option<f64>); 2] {
         let total = |of: fn(&ReportWindow) -> Option<f64>, unassigned: fn(&ReportWindow) -> f64| {
             let unassigned = self.windows.iter().map(unassigned).sum::<f64>();
@@ -948,7 +948,7 @@ impl WorkloadEvents<'_> {
         self.run().filter_map(interval).collect()
     }
 
-    /// Returns the sum, where every window with energy has the figure: a part of the cost is not the cost.
+    /// Returns the sum, if every window with energy has the figure: a part of the cost is not the cost.
     fn sum_if_complete(&self, of: fn(&ReportWindow) -> Option<f64>) -> Option<f64> {
         let with_energy = || self.run().filter(|window| window.run_energy.is_some_and(|joules| joules > 0.0));
         with_energy().all(|window| of(window).is_some()).then(|| sum_known(with_energy().map(of))).flatten()
@@ -1061,8 +1061,9 @@ impl WorkloadEvents<'_> {
         }
         if self.windows.iter().all(|window| window.gpus == 0) {
             return format!(
-                "no device that is assigned to it reported. Import its power log, too ({MAP}, and the same `--workload`), or let a \
-                 collector read its GPUs and name it for them (`eadt up --gpus nvml --workload`, or `collector.assignments`)"
+                "no device that is assigned to it reported. For a live job, have a collector read its GPUs and name it for them (`eadt up \
+                 --gpus nvml --workload`, or `collector.assignments`; `--gpus none` reads none). For an imported one, import its power \
+                 log, too ({MAP}, and the same `--workload`)"
             );
         }
         if self.run().any(|window| window.contradicted_seconds > 0.0) {
@@ -1140,7 +1141,7 @@ impl WorkloadEvents<'_> {
         }
     }
 
-    /// Returns the decision at each time; where there are several, the one that changes something.
+    /// Returns the decision at each time; of several, the one that changes a setting.
     fn by_time(&self) -> BTreeMap<EventTime, WindowDecision<'_>> {
         let maintained = self.maintained.iter().map(|&(time, reason)| (time, WindowDecision { decided: None, reason }));
         let mut all: BTreeMap<EventTime, WindowDecision<'_>> = maintained.collect();
@@ -1158,7 +1159,7 @@ impl WorkloadEvents<'_> {
 /// The decision at the end of a window.
 #[derive(Debug, Clone, Copy)]
 struct WindowDecision<'a> {
-    /// `None`: it maintains, and judges nothing.
+    /// `None` for `maintain`, which assesses nothing.
     decided: Option<&'a ReportDecision>,
     reason: &'a str,
 }

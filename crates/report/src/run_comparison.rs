@@ -35,7 +35,7 @@ pub struct RunComparison<'a> {
     pub only_this: Vec<&'a str>,
     /// Names of the workloads that only the other run has.
     pub only_other: Vec<&'a str>,
-    /// Notes on what could not be read, each with its run.
+    /// Notes on unreadable records, each with its run.
     pub source_notes: Vec<String>,
 }
 

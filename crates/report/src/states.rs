@@ -1,4 +1,4 @@
-//! States of workloads, and what became of decisions: the same in terminals and on the web page.
+//! States of workloads and outcomes of decisions: the same in terminals and on the web page.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use eadt_schemas::v1::{
 };
 use serde::Serialize;
 
-use crate::liveness::silence_limit_seconds;
+use crate::liveness::{PresentMoment, WindowTimes};
 
 /// Returns whether a decision changes something, or judges a change. The others only maintain.
 pub const fn is_change_or_verdict(action: ControllerAction, validation: ChangeValidation) -> bool {
@@ -25,7 +25,7 @@ pub const fn verdict_of_action(validation: ChangeValidation, is_hold_out: bool) 
 }
 
 /// Returns whether an action takes back a change that failed. `verdict` is that of [`verdict_of_action`]. A revert without a
-/// failure only removes a limit, or restores what a measurement changed.
+/// failure only removes a limit, or restores a setting that a measurement changed.
 pub const fn takes_back(action: ControllerAction, verdict: ChangeValidation) -> bool {
     matches!(action, ControllerAction::Revert) && matches!(verdict, ChangeValidation::Failed)
 }
@@ -35,7 +35,7 @@ pub fn decision_takes_back(decision: &Decision) -> bool {
     takes_back(decision.action, verdict_of_action(decision.validation, decision.evidence.contains_key(HOLD_OUT)))
 }
 
-/// What became of a decision, as an actuator reported it last.
+/// The last reported outcome of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeFate {
@@ -88,7 +88,7 @@ impl ChangeFate {
         }
     }
 
-    /// Returns what a decision's text lacks; `None` if the change was made, or is being made.
+    /// Returns the note for a change that was not made; `None` if it was made, or is being made.
     pub const fn note(self) -> Option<&'static str> {
         match self {
             Self::Applied | Self::Ready => None,
@@ -117,7 +117,7 @@ impl ChangeFates {
         self.0.insert(actuation.decision_id.clone(), (actuation.time, ChangeFate::from(actuation)));
     }
 
-    /// Returns what became of a decision; `None` if no actuator has answered it.
+    /// Returns the outcome of a decision; `None` if no actuator has reported one.
     pub fn get(&self, decision_id: &str) -> Option<ChangeFate> {
         self.0.get(decision_id).map(|(_, fate)| *fate)
     }
@@ -179,11 +179,11 @@ impl RunProgress {
         self.has_begun
     }
 
-    /// Returns whether the figures of the newest window are of the present: the job has not reported its end, and the window is not
-    /// too old. Power, speed and J/sample now, and the number of workloads that run, follow from it everywhere. `quiet_seconds` is
-    /// the time from the end of that window to the newest one of all.
-    pub fn runs_now(self, window_seconds: f64, quiet_seconds: f64) -> bool {
-        !self.is_over() && quiet_seconds <= silence_limit_seconds(window_seconds)
+    /// Returns whether the figures of the newest window are of the present: the job has not reported its end, the next window is
+    /// not overdue, and something was observed at the window's end. Power, speed and J/sample now follow from it everywhere. A job
+    /// that ends without a report of it leaves by it, too.
+    pub fn runs_now(self, newest: &WindowTimes, moment: PresentMoment) -> bool {
+        !self.is_over() && moment.has(newest)
     }
 
     /// Returns whether the job has reported its end, and the newest window lies after it.
@@ -236,7 +236,7 @@ pub struct ChangeProgress {
 pub enum WorkloadStatus {
     /// The last thing that was decided is to revert a change.
     Reverted,
-    /// The cluster did not do what was decided.
+    /// The cluster refused the decision.
     Refused,
     /// A change was decided, and is not in force yet.
     RollingOut,
@@ -267,8 +267,8 @@ impl WorkloadStatus {
         Self::Ended,
     ];
 
-    /// Returns the state of a workload. What the user asked for is no fault: a change that a mode or a pause keeps from being
-    /// made leaves the workload as it was.
+    /// Returns the state of a workload. A change that is prevented by the user's mode or pause is no fault, and does not change
+    /// the state.
     pub fn of(window: WindowPresence, is_paused: bool, changes: ChangeProgress) -> Self {
         let restarted = match window {
             WindowPresence::None => return Self::Waiting,
@@ -293,7 +293,7 @@ impl WorkloadStatus {
         }
     }
 
-    /// Returns whether somebody should look.
+    /// Returns whether a user should check it.
     pub fn needs_attention(self) -> bool {
         matches!(self, Self::Reverted | Self::Refused)
     }
@@ -398,9 +398,35 @@ mod tests {
     }
 
     #[test]
+    fn a_job_that_ends_without_a_report_of_it_runs_no_more() {
+        let at = EventTime::from_seconds;
+        let window = |minute: f64, observed: f64| EfficiencyWindow {
+            window_start: at(60.0 * minute),
+            window_end: at(60.0 * minute + 60.0),
+            run_seconds: 60.0,
+            observed_start: Some(at(60.0 * minute)),
+            observed_end: Some(at(60.0 * minute + observed)),
+            ..EfficiencyWindow::default()
+        };
+        let runs = |newest: EfficiencyWindow, minute: f64| {
+            let mut run = RunProgress::default();
+            run.add(&newest);
+            let moment = PresentMoment { now: at(60.0 * minute), record_end: None };
+            (run.is_over(), run.runs_now(&WindowTimes::from(&newest), moment))
+        };
+        for run_declared in [false, true] {
+            let of = |newest| EfficiencyWindow { run_declared, ..newest };
+            assert_eq!(runs(of(window(0.0, 60.0)), 1.0), (false, true));
+            assert_eq!(runs(of(window(0.0, 60.0)), 4.0), (false, true), "its next window may be open");
+            assert_eq!(runs(of(window(0.0, 60.0)), 5.0), (false, false), "its next window is overdue");
+            assert_eq!(runs(of(window(0.0, 51.0)), 1.0), (false, false), "nothing of it was there at the end");
+        }
+    }
+
+    #[test]
     fn a_run_that_begins_and_ends_within_a_window_is_over_with_it() {
         let at = EventTime::from_seconds;
-        // A minute with its run seconds, and what was observed in it.
+        // Returns a minute with its run seconds, and its observed figures.
         let window = |minute: f64, run_seconds, observed: Option<(f64, f64)>| EfficiencyWindow {
             window_start: at(60.0 * minute),
             window_end: at(60.0 * minute + 60.0),

@@ -15,7 +15,7 @@ use crate::reporter::ReportWindow;
 const WORDS: usize = 32;
 /// Windows of a block: to add one, the others of its block are read.
 const BLOCK: usize = 32;
-/// Room is made for so many more bytes, or for an eighth of those that are there.
+/// Memory is reserved for so many more bytes, or for an eighth of the present ones.
 const GROWTH: usize = 96;
 /// Layouts at the end of the list among which one is looked for.
 const RECENT_LAYOUTS: usize = 16;
@@ -326,7 +326,7 @@ mod tests {
 
     const NAME: &str = "team/job";
 
-    /// A window of which every word is drawn.
+    /// Returns a window of which every word is drawn.
     fn window(minute: i64, seed: u64) -> ReportWindow {
         let mut words = [0; WORDS];
         let mut state = seed;
@@ -379,7 +379,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes in whatever order, repeated or not, is there as in a map.
+        /// Checks that windows in any order, repeated or not, are read back as from a map.
         #[test]
         fn windows_are_read_back_as_they_came(
             added in prop::collection::vec((0..120_i64, any::<u64>(), prop::option::of(0..3_u8)), 0..300),

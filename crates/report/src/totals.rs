@@ -11,7 +11,7 @@ use crate::{SavingSummary, SavingVerdict, WorkloadReport};
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ReportTotals {
     pub workloads: usize,
-    /// Workloads whose energy is not known; they are in no sum of energy.
+    /// Workloads with unknown energy; they are in no sum of energy.
     pub without_energy: usize,
     /// The origin of all; `null`: they differ.
     pub origin: Option<Origin>,

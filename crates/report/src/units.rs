@@ -108,8 +108,8 @@ const MANY_DECIMALS: usize = 3;
 const MOST_DECIMALS: usize = 6;
 
 impl ColumnScale {
-    /// Returns the largest prefix at which the smallest figure keeps its digits without many decimals. Zero, and what is not
-    /// known, does not count.
+    /// Returns the largest prefix at which the smallest figure keeps its digits without many decimals. Zero and unknown values
+    /// do not count.
     pub(crate) fn of(unit: ColumnUnit, values: &[Option<f64>]) -> Self {
         let sizes = || values.iter().flatten().map(|value| value.abs()).filter(|size| size.is_finite() && *size > 0.0);
         let (least, most) = (sizes().fold(f64::INFINITY, f64::min), sizes().fold(0.0, f64::max));

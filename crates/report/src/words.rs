@@ -78,7 +78,7 @@ fn share_text(action: ControllerAction, from: &Layout, to: &Layout) -> Cow<'stat
     }
 }
 
-/// Describes another limit. What is not limited has none.
+/// Describes another limit. An unlimited value is `None`.
 fn limit_text(name: &'static str, unit: &'static str, from: Option<f64>, to: Option<f64>) -> Cow<'static, str> {
     let verb = match (from, to) {
         (Some(_), None) => return format!("remove {name}").into(),

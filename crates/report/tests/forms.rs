@@ -26,7 +26,7 @@ fn window(workload: &str, minute: i64, joules: f64, samples: Option<f64>) -> Eff
     }
 }
 
-/// A decision and its application.
+/// Returns a decision and its application.
 fn change(workload: &str, minute: i64, action: ControllerAction) -> (Decision, Actuation) {
     let (id, workload) = (format!("d{minute}"), workload.to_owned());
     let actuation = Actuation {
@@ -232,7 +232,7 @@ fn two_runs_are_compared_with_sums_in_every_form() {
     let text = RunComparison::of(&idle(3.5e6, 80.0), &idle(4e6, 100.0)).render_text(None);
     assert!(text.contains("the samples of 1 of them took 3.50 MJ instead of 3.20 MJ (+9.4 %)"), "{text}");
 
-    // What could not be read of a run is in every form.
+    // Every form has the notes on unreadable parts of a run.
     let part = other.clone().with_source_notes(vec!["the archive lacks a file".to_owned()]);
     let comparison = RunComparison::of(&this, &part);
     for text in [comparison.render_text(None), comparison.render_markdown(), comparison.render_html()] {

@@ -88,7 +88,7 @@ fn applied(minute: i64) -> Actuation {
     }
 }
 
-/// Three windows at 10 J/sample, a change, a restart, two windows at 8 J/sample.
+/// Returns three windows at 10 J/sample, a change, a restart, two windows at 8 J/sample.
 fn story() -> (Vec<EfficiencyWindow>, Vec<Decision>, Vec<Actuation>) {
     let mut windows = vec![window(0, 1000.0, 100.0), window(1, 1000.0, 100.0), window(2, 1000.0, 100.0)];
     windows.push(EfficiencyWindow {
@@ -303,7 +303,7 @@ fn energy_and_samples_of_a_sample_are_of_one_span() {
 fn windows_that_closed_before_the_job_spoke_are_not_the_run() {
     let mut windows: Vec<EfficiencyWindow> = (0..4).map(|minute| window(minute, 1000.0, 100.0)).collect();
     windows[0].samples = None;
-    // Nobody reports phases: everything counts.
+    // Without reported phases everything counts.
     near(report(&windows, [], [], &ReportSettings::default()).workloads[0].energy_joules, 4000.0);
     for window in &mut windows[1..] {
         window.run_declared = true;
@@ -320,7 +320,7 @@ fn windows_that_closed_before_the_job_spoke_are_not_the_run() {
     near(it.outside_run_energy_joules, 1250.0);
     let note = "1.25 kJ more were taken before its run began or after it ended, in 1 min 15 s: they are in none of its figures";
     assert!(it.notes.iter().any(|text| text == note), "{:?}", it.notes);
-    // Nobody reports phases: nothing is outside.
+    // Without reported phases nothing is outside.
     assert_eq!(
         report([&window(0, 1000.0, 100.0)], [], [], &ReportSettings::default()).workloads[0].outside_run_energy_joules,
         None
@@ -442,7 +442,7 @@ fn tokens_and_what_a_joule_does() {
     assert_eq!(it.by_window.as_ref().unwrap()[1].tokens, Some(8000.0));
     let text = whole.render(RenderFormat::Text);
     assert!(text.contains("tokens/J") && text.contains("12,000") && text.contains("8,000"), "{text}");
-    // Energy unknown: so is what it did.
+    // With unknown energy, the saving is unknown, too.
     for window in &mut windows {
         (window.energy_joules, window.run_energy_joules) = (None, None);
     }
@@ -475,7 +475,7 @@ fn a_cost_names_its_currency_or_reports_that_none_was_given() {
 #[test]
 fn cost_and_carbon_by_the_time_of_the_energy() {
     let (mut first, mut second) = (window(0, 3.6e6, 1.0), window(1, 7.2e6, 1.0));
-    // What the windows carry is not asked.
+    // Costs in the windows are ignored.
     (first.cost, second.cost) = (Some(9.0), Some(9.0));
     let at = |time: EventTime, value: f64| format!("{time},{value}\n");
     let table = |unit: &str, last: bool| {
@@ -535,7 +535,7 @@ fn no_spans_are_reported_in_words_and_in_json() {
         assert!(without.render(form).contains("the job named no spans"), "{form:?}");
     }
     assert_eq!(without.workloads[0].by_span.as_deref(), Some(&[][..]));
-    // Nobody asked: nothing to report.
+    // Without a request there is nothing to report.
     let json = report([&window(0, 1.0, 1.0)], [], [], &ReportSettings::default()).render(RenderFormat::Json);
     assert!(json.contains("\"notes\": []"), "{json}");
 }
@@ -566,7 +566,7 @@ fn windows_whose_counter_contradicts_power_are_counted_in_a_note() {
     let notes = |windows: &[EfficiencyWindow]| report(windows, [], [], &ReportSettings::default()).workloads.remove(0).notes;
     assert_eq!(notes(&windows), Vec::<String>::new());
     (windows[0].counter_contradicted_seconds, windows[2].counter_contradicted_seconds) = (60.0, 15.4);
-    // How the energy of the rest is known, what of the time is covered, and the expected note.
+    // How the energy of the rest was determined, its covered time, and the expected note.
     for (method, covered, expected) in [
         (EnergyMethod::Integral, 1.0, "energy is the integral of power: an energy counter contradicted it"),
         (EnergyMethod::Mixed, 1.0, "energy is the integral of power: an energy counter contradicted it"),
@@ -587,7 +587,7 @@ fn windows_whose_counter_contradicts_power_are_counted_in_a_note() {
     }
 }
 
-/// A window as the fold makes it of readings this far apart, of one device.
+/// Returns a window as the fold makes it of readings this far apart, of one device.
 fn read_every(minute: i64, seconds: f64) -> EfficiencyWindow {
     EfficiencyWindow {
         energy_joules: None,
@@ -620,7 +620,7 @@ fn unknown_energy_comes_with_the_reason_and_what_would_change_it() {
         ),
         (30, 1.0, |it| it.ranks = 1, ["no two readings of its devices have an energy counter", "[N/A]"]),
         (1, 1.0, |it| it.observed_end = it.observed_start, ["reported at one moment only", "two readings"]),
-        (9, 1.0, |it| (it.gpus, it.ranks) = (0, 1), ["no device that is assigned to it", "the same `--workload`"]),
+        (9, 1.0, |it| (it.gpus, it.ranks) = (0, 1), ["reported. For a live job, have a collector", "the same `--workload`"]),
         (9, 1.0, |it| it.counter_contradicted_seconds = 60.0, ["its energy counter cannot be believed", "power_watts=COLUMN:W"]),
         (9, 1.0, |it| it.energy_joules = Some(9.0), ["what is known lies outside of the run", "`--time-zone`"]),
         // Its run is over before any window, or not begun.

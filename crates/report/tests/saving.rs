@@ -86,7 +86,7 @@ impl Run {
         (window.restarted, window.samples, window.progress_coverage_ratio) = (true, None, 0.1);
     }
 
-    /// A change and its windows; gives the decision's id.
+    /// Returns a change and its windows; gives the decision's id.
     fn try_change(&mut self, joules_per_sample: f64, restart_joules: f64) -> String {
         let id = self.decide(ControllerAction::Decrease, None).id.clone();
         self.apply(&id);
@@ -123,7 +123,8 @@ impl Run {
         }
     }
 
-    /// What everything after this many windows saved against a fixed figure: the rule that is wrong once the work changes.
+    /// Returns what everything after this many windows saved against a fixed figure: the rule that is wrong once the work
+    /// changes.
     fn plain(&self, from: usize, baseline: f64) -> (f64, f64) {
         let after = || self.windows[from..].iter();
         let expected = baseline * after().filter_map(|window| window.samples).sum::<f64>();
@@ -203,7 +204,7 @@ fn energy_and_samples_of_no_window_change_no_figure_of_a_saving() {
     }
 }
 
-/// The saving and the compared part, as the headline, the totals, the views and the metrics have it.
+/// Returns the saving and the compared part, as the headline, the totals, the views and the metrics have it.
 fn of_summary(workload: &WorkloadReport) -> (Option<f64>, Option<f64>) {
     let summary = SavingSummary::of([workload]);
     let totals = ReportTotals::of(std::slice::from_ref(workload));
@@ -444,7 +445,7 @@ fn unknown_stays_null_and_an_estimate_is_called_so() {
     assert_eq!((it.saving_ratio_low, it.throughput_kept_ratio), (None, None));
 }
 
-/// A step of a run: another ratio that is kept or fails, and windows of the layout then in force.
+/// Returns a step of a run: another ratio that is kept or fails, and windows of the layout then in force.
 fn steps() -> impl Strategy<Value = Vec<(bool, f64, f64, i64)>> {
     proptest::collection::vec((any::<bool>(), 0.5..1.5_f64, 0.0..2000.0_f64, 0..20_i64), 1..6)
 }

@@ -16,7 +16,7 @@ use rand_pcg::Pcg64Mcg;
 
 use crate::gpu::{BoardModel, GpuProcess, OperatingLimits, SteadyState, WorkloadProfile, solve};
 
-/// A workload with what the GPU model does not need but instruments see.
+/// A workload with further figures that instruments see and the GPU model does not need.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SharedWorkload {
     pub name: String,
@@ -68,7 +68,7 @@ pub struct LabPlan {
     pub groups: Vec<Vec<usize>>,
     /// Shares in percent; of each group those with as many parts as it has workloads.
     pub partitions: Vec<Vec<u32>>,
-    /// Highest SM clocks; `None`: the board's.
+    /// Highest SM clocks; `None` for the board's maximum.
     pub clocks: Vec<Option<f64>>,
 }
 
@@ -208,7 +208,7 @@ fn factor(random: &mut Pcg64Mcg, ratio: f64) -> f64 {
     (ratio * normal.clamp(-4.0, 4.0)).exp()
 }
 
-/// Returns a generator whose seed is the sum of what is given.
+/// Returns a generator whose seed is the sum of the arguments.
 fn generator(seed: u64, names: &[&str], shares: &[u32], clock: Option<f64>, stream: u64) -> Pcg64Mcg {
     let mut key = Fnv1a::default();
     key.write(&seed.to_le_bytes());

@@ -1,4 +1,4 @@
-//! The GPU model against measurements by others, and the page of their comparison. Skipped, with a message, where they are absent.
+//! The GPU model against measurements by others, and the page of their comparison. Skipped, with a message, if they are absent.
 
 #[path = "support/sweeps.rs"]
 #[allow(dead_code, reason = "the example uses the rest")]

@@ -93,7 +93,7 @@ impl Job {
         self.gpus.iter().map(|gpu| gpu.meter.joules()).sum()
     }
 
-    /// One second of the plant; gives whether it was disturbed by a restart.
+    /// Advances the plant by a second. Returns whether a restart disturbed it.
     fn step(&mut self) -> bool {
         if let Some((_, decision)) = self.pending.take_if(|(when, _)| *when == self.second) {
             self.down = RESTART_SECONDS;
@@ -137,7 +137,7 @@ impl Job {
         restarting
     }
 
-    /// One window of the plant and its decision.
+    /// Advances the plant by a window. Returns its decision.
     fn window(&mut self) -> Decision {
         let (energy, samples, start) = (self.energy(), self.samples, self.second);
         let mut restarted = false;
@@ -182,7 +182,7 @@ impl Job {
         decision
     }
 
-    /// Everything but plain `maintain`, over some hours.
+    /// Returns everything but plain `maintain`, over some hours.
     fn story(&mut self, hours: u32) -> Vec<Decision> {
         let mut decisions = Vec::new();
         for _ in 0..60 * hours {
@@ -230,7 +230,7 @@ fn four_hours_show_decrease_scale_increase_revert_and_keep_whatever_the_noise() 
     }
 }
 
-/// What the matrix makes of it, against doing nothing; without noise, so that the signs are the model's.
+/// Compares the matrix controller with doing nothing; without noise, so that the signs are the model's.
 #[test]
 fn kept_changes_save_energy_and_reverted_ones_cost() {
     let story = llm(SimulationNoise::none()).story(4);

@@ -85,7 +85,7 @@ fn actuation(decision: &Decision, outcome: ActuationOutcome) -> Actuation {
     }
 }
 
-/// What a controller reports of each decision.
+/// Evidence that a controller reports with each decision.
 const EVIDENCE: [&str; 14] = [
     "energy_coverage_ratio",
     "gpus",
@@ -124,7 +124,7 @@ fn cpu_seconds() -> f64 {
     [11, 12].iter().filter_map(|i| fields.get(*i)?.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
-/// A figure of `/proc/self/status`, in MiB.
+/// Returns a figure of `/proc/self/status`, in MiB.
 fn memory_mib(key: &str) -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kib = status.lines().find_map(|line| line.strip_prefix(key)?.trim().strip_suffix(" kB")?.parse::<f64>().ok());
@@ -142,7 +142,7 @@ fn ask(address: SocketAddr, path: &str) -> std::io::Result<(Duration, usize)> {
     Ok((begun.elapsed(), bytes.len()))
 }
 
-/// What the first view asks for.
+/// Requests of the first view.
 const FIRST: [&str; 4] = ["/api/v1/overview", "/api/v1/fleet?sort=saving", "/api/v1/power", "/api/v1/heat-strip?sort=saving"];
 
 /// A viewer: a stream, and with each update what its view asks for, at most once a second.
@@ -297,7 +297,7 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// What makes a question one that was not asked before.
+/// Returns a parameter that makes a request unique.
 fn fresh(path: &str, round: usize) -> String {
     match path {
         "/api/v1/overview" => String::new(),

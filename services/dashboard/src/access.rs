@@ -32,7 +32,7 @@ const LOCAL: &str = "local";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EditorIdentity {
     pub name: String,
-    /// The namespaces whose policies they may change; `None`: all.
+    /// The namespaces whose policies they may change; `None` for all.
     pub namespaces: Option<Vec<String>>,
 }
 
@@ -47,7 +47,7 @@ impl EditorIdentity {
 #[derive(Clone, PartialEq, Eq)]
 struct AccessToken {
     digest: [u8; 32],
-    /// The person who may change policies by it; `None`: it may only read.
+    /// The user who may change policies with it; `None` if it may only read.
     editor: Option<EditorIdentity>,
 }
 
@@ -115,7 +115,7 @@ impl AccessTokens {
     }
 }
 
-/// Reads what comes after a token, `alice namespaces=team-a,team-b`; `None` if it cannot be used.
+/// Parses the text after a token, `alice namespaces=team-a,team-b`; returns `None` if it is invalid.
 fn parse_editor(name: &str, namespaces: Option<&str>) -> Option<EditorIdentity> {
     let is_name = |name: &str| {
         name.len() <= LONGEST_NAME && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._@-".contains(&byte))
@@ -138,7 +138,7 @@ fn parse_editor(name: &str, namespaces: Option<&str>) -> Option<EditorIdentity> 
 pub struct AccessRules {
     pub bound: SocketAddr,
     pub hosts: Vec<String>,
-    /// `None`: whoever reaches the address may read.
+    /// `None` if all clients that reach the address may read.
     pub tokens: Option<AccessTokens>,
 }
 
@@ -231,10 +231,10 @@ impl AccessRules {
         self.tokens.as_ref().is_none_or(|tokens| tokens_of(headers).any(|token| tokens.find(token).is_some()))
     }
 
-    /// Returns the person who asks, if they may change policies.
+    /// Returns the user of a request, if they may change policies.
     pub fn editor(&self, headers: &HeaderMap) -> Result<EditorIdentity, AccessRefusal> {
         let Some(tokens) = &self.tokens else {
-            // Behind a proxy of this machine everybody would come from here.
+            // Behind a proxy of this machine, all clients would come from here.
             let is_private = self.bound.ip().is_loopback() && self.hosts.is_empty();
             let local = || EditorIdentity { name: LOCAL.to_owned(), namespaces: None };
             return is_private.then(local).ok_or(AccessRefusal::ReadOnly);

@@ -32,9 +32,11 @@ use crate::model::policies::PolicyQuery;
 use crate::model::runs::{OtherRun, RunList, RunQuery};
 use crate::model::sharing::SharingQuery;
 use crate::model::stages::StageProgress;
+use crate::record_identity::{REWRITTEN, RecordError};
 use crate::response_cache::ResponseCache;
 use crate::shared_model::SharedModel;
 use crate::whatif::{WhatIf, WhatIfError, WhatIfQuery};
+use crate::workload_history::HistoryError;
 use crate::{policy_edits, stream};
 
 /// Shared state of all handlers.
@@ -43,13 +45,13 @@ pub struct ApiContext {
     pub model: SharedModel,
     pub access: Arc<AccessRules>,
     pub what_if: Option<WhatIf>,
-    /// Earlier moments; `None`: the record still grows.
+    /// Earlier moments; `None` if the record still grows.
     pub as_of_reader: Option<AsOfReader>,
     /// Other runs that the record can be compared with.
     pub runs: Arc<[OtherRun]>,
-    /// The log behind the page; `None`: it shows an archive.
+    /// The log behind the page; `None` if it shows an archive.
     pub log: Option<LogSource>,
-    /// Writer of workloads' policies; `None`: they cannot be changed here.
+    /// Writer of workloads' policies; `None` if they cannot be changed here.
     pub editor: Option<Arc<dyn PolicyWriter>>,
     pub answers: Arc<ResponseCache>,
     /// One file is made at a time.
@@ -111,7 +113,7 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// Answers a request whose method is none of its address; axum adds those that are.
+/// Refuses a request with a wrong method; axum adds the allowed ones.
 async fn refuse_method(method: Method) -> ApiError {
     ApiError(StatusCode::METHOD_NOT_ALLOWED, format!("{method} is not possible here: `allow` has what is"))
 }
@@ -132,7 +134,11 @@ impl FromRequestParts<ApiContext> for AsOfContext {
         let millis = text.to_str().ok().and_then(|text| text.parse::<i64>().ok());
         let millis = millis.ok_or_else(|| refused("milliseconds since the Unix epoch"))?;
         let past = context.as_of_reader.as_ref().ok_or_else(|| refused("only the page of an archive shows earlier moments"))?;
-        let AsOfModel { model, answers } = past.at(EventTime::from_millis(millis)).await?;
+        let read = past.at(EventTime::from_millis(millis)).await;
+        if matches!(read, Err(AsOfError::Record(RecordError::Rewritten))) {
+            context.show_rewritten();
+        }
+        let AsOfModel { model, answers } = read?;
         Ok(Self(ApiContext { model, answers, ..context.clone() }))
     }
 }
@@ -141,7 +147,8 @@ impl From<AsOfError> for ApiError {
     fn from(error: AsOfError) -> Self {
         let status = match &error {
             AsOfError::Busy => StatusCode::SERVICE_UNAVAILABLE,
-            AsOfError::Unreadable(_) | AsOfError::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+            AsOfError::Record(RecordError::Rewritten) => StatusCode::CONFLICT,
+            AsOfError::Record(RecordError::Unreadable(_)) | AsOfError::Failed => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self(status, error.to_string())
     }
@@ -159,6 +166,13 @@ pub(crate) fn uncached_json(value: impl Serialize) -> Response {
 }
 
 impl ApiContext {
+    /// Shows in the status that the folder holds another record by now.
+    fn show_rewritten(&self) {
+        let mut text = REWRITTEN.to_owned();
+        text.replace_range(..1, "T");
+        self.model.change(|model| model.set_incomplete(Some(text)));
+    }
+
     /// Returns the answer of the model as JSON, from the cache if it is recent enough.
     fn answer<T: Serialize, E>(
         &self,
@@ -308,6 +322,7 @@ impl From<WhatIfError> for ApiError {
             WhatIfError::Invalid(_) => StatusCode::BAD_REQUEST,
             WhatIfError::NoWindows(_) => StatusCode::NOT_FOUND,
             WhatIfError::Busy => StatusCode::SERVICE_UNAVAILABLE,
+            WhatIfError::Record(HistoryError::Rewritten) => StatusCode::CONFLICT,
             WhatIfError::Record(_) | WhatIfError::Failed => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let mut text = error.to_string();
@@ -325,7 +340,11 @@ async fn get_what_if(State(context): State<ApiContext>, ApiQuery(query): ApiQuer
         return Err(ApiError::not_found("there is no record here to look back on"));
     };
     let workload = query.workload.clone();
-    let mut page = what_if.page(query).await?;
+    let answer = what_if.page(query).await;
+    if matches!(answer, Err(WhatIfError::Record(HistoryError::Rewritten))) {
+        context.show_rewritten();
+    }
+    let mut page = answer?;
     let detail = context.model.read(|model| model.workload_detail(&workload));
     page.saving_is_whole = detail.as_ref().is_some_and(|detail| detail.row.saving_is_whole);
     page.report = detail.and_then(|detail| detail.report);

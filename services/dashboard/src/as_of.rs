@@ -1,4 +1,4 @@
-//! Earlier moments of a record that does not grow: what the page would have shown then.
+//! Earlier moments of a record that does not grow: the page as it was then.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -11,10 +11,11 @@ use eadt_service::tasks;
 use tokio::sync::{Mutex, Semaphore};
 
 use crate::model::DashboardModel;
+use crate::record_identity::RecordError;
 use crate::response_cache::ResponseCache;
 use crate::shared_model::SharedModel;
 
-/// A moment that nobody asked about for so long is dropped: it takes as much memory as the newest state.
+/// A moment without requests for so long is dropped: it takes as much memory as the newest state.
 const UNUSED_TTL: Duration = Duration::from_mins(5);
 /// Questions that wait at once. A page asks several about each moment.
 const MOST_WAITING: usize = 16;
@@ -22,8 +23,8 @@ const MOST_WAITING: usize = 16;
 /// No earlier moment can be shown.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AsOfError {
-    #[error("the record cannot be read: {0}")]
-    Unreadable(String),
+    #[error(transparent)]
+    Record(#[from] RecordError),
     #[error("other earlier moments are being read: ask again in a few seconds")]
     Busy,
     #[error("reading the record failed: see the log of this process")]
@@ -48,7 +49,7 @@ struct CachedAsOfModel {
 /// Reads a record up to a moment. The moment that was asked for last is kept: a page asks several questions about it.
 #[derive(Clone)]
 pub struct AsOfReader {
-    load: Arc<dyn Fn(EventTime) -> Result<DashboardModel, String> + Send + Sync>,
+    load: Arc<dyn Fn(EventTime) -> Result<DashboardModel, RecordError> + Send + Sync>,
     cached: Arc<Mutex<Option<CachedAsOfModel>>>,
     request_permits: Arc<Semaphore>,
 }
@@ -61,7 +62,7 @@ impl fmt::Debug for AsOfReader {
 
 impl AsOfReader {
     /// Builds the reader. `load` returns everything up to a time; it may block.
-    pub fn new(load: impl Fn(EventTime) -> Result<DashboardModel, String> + Send + Sync + 'static) -> Self {
+    pub fn new(load: impl Fn(EventTime) -> Result<DashboardModel, RecordError> + Send + Sync + 'static) -> Self {
         Self { load: Arc::new(load), cached: Arc::default(), request_permits: Arc::new(Semaphore::new(MOST_WAITING)) }
     }
 
@@ -81,10 +82,10 @@ impl AsOfReader {
             Ok::<_, Infallible>(())
         }));
         let load = self.load.clone();
-        // The turn ends with the work, even if whoever asked has gone.
+        // The turn ends with the work, even if the client has disconnected.
         let work = move || -> Result<AsOfModel, AsOfError> {
             *cached = None;
-            let model = SharedModel::new(load(time).map_err(AsOfError::Unreadable)?);
+            let model = SharedModel::new(load(time)?);
             let moment = AsOfModel { model, answers: Arc::default() };
             *cached = Some(CachedAsOfModel { time, model: moment.clone(), used: Instant::now() });
             Ok(moment)
@@ -93,7 +94,7 @@ impl AsOfReader {
     }
 }
 
-/// Drops a moment when nobody has asked about it for long.
+/// Drops a moment after a long time without requests.
 async fn forget_unused(cached: Weak<Mutex<Option<CachedAsOfModel>>>, time: EventTime) {
     loop {
         tokio::time::sleep(UNUSED_TTL).await;
@@ -131,8 +132,8 @@ mod tests {
         let (release, gate) = sync_channel::<()>(2);
         let (gate, running) = (std::sync::Mutex::new(gate), AtomicUsize::new(0));
         let past = AsOfReader::new(move |_| {
-            begun.try_send(running.fetch_add(1, Ordering::SeqCst) + 1).map_err(|error| error.to_string())?;
-            gate.lock().map_err(|error| error.to_string())?.recv().map_err(|error| error.to_string())?;
+            begun.try_send(running.fetch_add(1, Ordering::SeqCst) + 1).unwrap();
+            gate.lock().unwrap().recv().unwrap();
             running.fetch_sub(1, Ordering::SeqCst);
             Ok(empty())
         });

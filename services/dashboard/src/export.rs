@@ -1,6 +1,6 @@
-//! A run as one file: the page with its scripts, styles and data inside, to be opened without any server.
+//! Exports a run as one file: the page with its scripts, styles and data inside, which opens without any server.
 //!
-//! The file's own policy lets nothing run but the page's two blocks, named by their digests, and lets it ask nobody for anything.
+//! The file's own policy allows only the page's two scripts, by their digests, and forbids all requests.
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::OwnedSemaphorePermit;
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn the_file_asks_nobody_and_its_blocks_are_those_of_its_policy() {
-        // What the bundle holds must not end its own block.
+        // The content of the bundle must not end its own block.
         assert!(!assets::SCRIPT.to_lowercase().contains("</script"));
         assert!(!assets::SCRIPT.contains("<!--"));
         assert!(!assets::STYLE.to_lowercase().contains("</style"));

@@ -103,8 +103,8 @@ pub(crate) fn topic_spec<'a>(existing: &'a [TopicSpec], name: &str) -> Option<&'
     existing.iter().find(|spec| *spec.name == *name)
 }
 
-/// Number of samples that may be decoded now. A page that decoded all samples of 10,000 GPUs would take a core for figures that
-/// nobody reads.
+/// Number of samples that may be decoded now. Decoding all samples of 10,000 GPUs would take a core for figures that are not
+/// read.
 #[derive(Debug)]
 struct SampleBudget {
     left: f64,
@@ -156,7 +156,7 @@ fn read_on(
     Ok(())
 }
 
-/// Takes in what there is, and whether the brokers answer; returns the time at which it came.
+/// Reads available events, and whether the brokers answer; returns the time of the read.
 fn poll_once(
     reader: &mut dyn PartitionReader,
     prefix: &str,
@@ -230,8 +230,7 @@ impl ArchivedIds {
     }
 }
 
-/// Takes in everything that a log holds now, but what the archive beside it held already. Returns how many events that is,
-/// without those of GPUs.
+/// Reads all events of a log, except those that the archive beside it has. Returns their number, without those of GPUs.
 pub fn load_log(bus: &dyn Bus, prefix: &str, archived: &ArchivedIds, model: &mut DashboardModel) -> Result<u64, FeedError> {
     let mut event_count = 0;
     let from: Vec<_> = positions(bus, prefix)?.into_iter().collect();
@@ -255,7 +254,7 @@ pub fn load_log(bus: &dyn Bus, prefix: &str, archived: &ArchivedIds, model: &mut
 
 /// Takes in everything that an archive, or the output of a replay, holds.
 pub fn load_archive(archive: &Archive, model: &mut DashboardModel) -> Result<ArchivedIds, FeedError> {
-    // Before anything is read: what is archived meanwhile is taken from the log.
+    // Before any read: records archived meanwhile are read from the log.
     let listing = archive.files()?;
     let next = listing.partitions().into_iter().map(|(at, (_, last))| (at, last + 1)).collect();
     model.set_incomplete(describe_missing_files(&listing));
@@ -356,7 +355,7 @@ mod tests {
     use super::*;
     use crate::model::{RetentionLimits, SourceFacts, SourceKind};
 
-    /// A reader to which nothing comes, of a log whose last answer is so long ago.
+    /// A reader without records, of a log whose last answer is so long ago.
     #[derive(Debug)]
     struct SilentReader(Option<Duration>);
 

@@ -155,7 +155,7 @@ impl StreamMarker {
     }
 }
 
-/// Chooses what is read of the log and writes it as text; the program passes it in.
+/// Chooses the topics to read from the log and formats records as text; given by the program.
 pub trait LogLines: fmt::Debug + Send + Sync {
     /// Returns every partition of the topics that terminal views read, and where reading begins: with `since` at the first
     /// records that are as new. Blocks. An error is in words for the client.
@@ -165,7 +165,7 @@ pub trait LogLines: fmt::Debug + Send + Sync {
     fn encode(&self, records: &[(Topic, ConsumerRecord)]) -> Vec<u8>;
 }
 
-/// The log behind the page, for those who read it over HTTP. Clones share the limit of streams.
+/// The log behind the page, for clients that read it over HTTP. Clones share the limit of streams.
 #[derive(Debug, Clone)]
 pub struct LogSource {
     bus: Arc<dyn Bus>,
@@ -246,8 +246,8 @@ struct LogStream {
     source: LogSource,
     reader: Box<dyn PartitionReader>,
     positions: LogPositions,
-    /// End of each partition when the stream began; `None`: the client has everything up to there. A busy log may never be at all
-    /// of its ends at once.
+    /// End of each partition when the stream began; `None` if the client has everything up to there. A busy log may never be at
+    /// all of its ends at once.
     ends: Option<LogPositions>,
     /// Partitions that are read to their ends.
     ended: BTreeSet<TopicPartition>,
@@ -289,7 +289,7 @@ impl LogStream {
         self.ends.as_ref().is_some_and(|ends| ends.iter().all(is_passed))
     }
 
-    /// Sends what was polled. Returns whether the client is still there.
+    /// Sends polled records. Returns whether the client is still connected.
     fn pass_on(&mut self, batch: &mut Vec<PollEvent>, lines: &mpsc::Sender<Bytes>) -> bool {
         let (mut records, mut bytes) = (Vec::new(), 0);
         for polled in batch.drain(..) {

@@ -1,5 +1,5 @@
-//! Changes what may be done to a workload, for the person who looks at it: pause, resume, mode, approval. Who did it travels with
-//! the change; what it comes to is shown when the actuator has declared it.
+//! Changes the policy of a workload for a user of the page: pause, resume, mode, approval. The change carries the user's name;
+//! its effect is shown once the actuator has declared it.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub enum PolicyEditRequest {
 #[derive(Debug, Serialize)]
 struct PolicyEditResponse {
     workload: String,
-    /// `false`: it was so already.
+    /// `false` if it was so already.
     changed: bool,
     /// Name of the user in the change.
     by: String,
@@ -44,9 +44,9 @@ struct PolicyEditResponse {
 /// The viewer, and their rights.
 #[derive(Debug, Serialize)]
 struct ViewerSession {
-    /// `None`: they may only read.
+    /// `None` if they may only read.
     editor: Option<String>,
-    /// The only namespaces whose policies they may change; `None`: there is no such limit.
+    /// The only namespaces whose policies they may change; `None` if there is no such limit.
     namespaces: Option<Vec<String>>,
     /// The reason why they may only read.
     read_only: Option<&'static str>,
@@ -119,7 +119,7 @@ async fn check_and_change(
     carry_out(editor, workload, kind, change, &by.name).await
 }
 
-/// Returns the change, if it is one of what the person saw.
+/// Returns the change, if the shown policy offered it.
 fn build_change(request: PolicyEditRequest, workload: &str, terms: &EffectivePolicy) -> Result<PolicyEdit, ApiError> {
     Ok(match request {
         PolicyEditRequest::Pause => PolicyEdit::Pause,
@@ -143,7 +143,7 @@ async fn carry_out(
     by: &str,
 ) -> Result<bool, ApiError> {
     let (name, by) = (workload.to_owned(), by.to_owned());
-    // Whoever asked may have gone meanwhile: what is done is noted where it is done.
+    // The client may have disconnected meanwhile, so the change is recorded in this task.
     let work = move || {
         let done = editor.edit_policy(&name, &kind, &change, &by);
         if let Ok(changed) = &done {

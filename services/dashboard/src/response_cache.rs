@@ -1,7 +1,7 @@
 //! Answers that are used again, so that ten viewers of a large fleet cost little more than one.
 //!
-//! An answer holds as long as nothing is new. Where something is, it is given for two hundred times as long as it took to make,
-//! at most ten seconds: one question then takes half a percent of a core however often it is asked. What takes microseconds is
+//! An answer holds as long as nothing is new. If something is, it is given for two hundred times as long as it took to make, at
+//! most ten seconds: one question then takes half a percent of a core however often it is asked. What takes microseconds is
 //! always made anew.
 
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ struct CachedResponse {
     body: Bytes,
 }
 
-/// Answers by what was asked.
+/// Answers by request.
 #[derive(Debug, Default)]
 pub struct ResponseCache(Mutex<HashMap<String, CachedResponse>>);
 

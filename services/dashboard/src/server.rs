@@ -75,8 +75,8 @@ impl DashboardServer {
         Ok(Self { listener, context: ApiContext::new(model, access, what_if, shutdown), address })
     }
 
-    /// Lets people pause, approve and set modes through the page: whoever reaches a loopback address without tokens, and those
-    /// whose token has a name.
+    /// Enables pausing, approving and setting modes through the page: for all clients of a loopback address without tokens, and
+    /// for clients whose token has a name.
     #[must_use]
     pub fn with_editor(mut self, editor: Arc<dyn PolicyWriter>) -> Self {
         self.context.editor = Some(editor);

@@ -1,4 +1,4 @@
-//! The model that the listener shares with whoever feeds it.
+//! The model that the listener shares with its writer.
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ impl SharedModel {
         read(&self.model.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Changes the model, and wakes those who wait if there is something new.
+    /// Changes the model, and wakes waiting readers if it changed.
     pub fn change<T>(&self, change: impl FnOnce(&mut DashboardModel) -> T) -> T {
         let mut model = self.model.write().unwrap_or_else(PoisonError::into_inner);
         let changed = change(&mut model);
@@ -59,7 +59,7 @@ impl SharedModel {
         changed
     }
 
-    /// Returns the overview for all who follow: it is made at most once in [`UPDATE_PAUSE`], however many they are.
+    /// Returns the overview for all followers. It is made at most once in [`UPDATE_PAUSE`], for any number of them.
     pub(crate) fn snapshot(&self) -> OverviewSnapshot {
         let mut cached = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
         let known = cached

@@ -1,7 +1,7 @@
-//! Stream of changes as server-sent events: at most two updates a second, and each notice once.
+//! Streams changes as server-sent events: at most two updates a second, and each notice once.
 //!
-//! The id of an event is the process's number and the model's version. Who reconnects with it gets what it missed, or, from another
-//! process, a `reset`: everything it has is to be asked for anew.
+//! The id of an event is the process's number and the model's version. A client that reconnects with it gets the missed
+//! updates, or, from another process, a `reset`: then it must request everything again.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

@@ -1,7 +1,7 @@
-//! Decisions that another controller would have made on a workload's record: `eadt backtest --archive`, beside what was recorded.
+//! Computes the decisions that another controller would have made on a workload's record, beside the recorded ones. It is what
+//! `eadt backtest --archive` does.
 //!
-//! One question at a time, on a thread of its own and within bounds ([`HistorySource`]): whoever looks at the page is answered
-//! meanwhile.
+//! One question at a time, on a thread of its own and within bounds ([`HistorySource`]): other requests are answered meanwhile.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ pub struct WhatIfPage {
     pub windows_unknown: u64,
     pub known_ratio: Option<f64>,
     pub recorded_joules_per_sample: Option<f64>,
-    /// With the ends of its 90 % interval; absent if nothing is estimated, or if something is refused.
+    /// With the ends of its 90 % interval; absent if there is no estimate, or if a change is refused.
     pub joules_per_sample_change: Option<Estimate>,
     pub changes: Vec<CounterfactualRow>,
     pub refused: Vec<RefusedRow>,
@@ -96,7 +96,7 @@ pub struct WhatIfPage {
     /// Controller in force, as declared last.
     pub recorded_controller: Option<String>,
     pub notes: Vec<String>,
-    /// The report on what was recorded; absent if its record is too long for it to be computed here.
+    /// The report on the record; absent if the record is too long for it to be computed here.
     pub report: Option<WorkloadReport>,
     /// Whether the report's saving may be called that of the run: nearly all of its energy is compared.
     pub saving_is_whole: bool,
@@ -135,7 +135,7 @@ impl WhatIf {
     }
 }
 
-/// Answers a question. Its turn ends with it, even if whoever asked has gone away meanwhile.
+/// Answers a question. Its turn ends with it, even if the client has disconnected meanwhile.
 fn answer(
     turn: OwnedSemaphorePermit,
     records: &HistorySource,

@@ -14,8 +14,9 @@ use eadt_schemas::v1::{Actuation, EfficiencyWindow, Workload};
 use eadt_schemas::{Topic, decode};
 
 use crate::feed::{FeedError, topic_spec};
+use crate::record_identity::{REWRITTEN, RecordIdentity};
 
-/// Longest time that reading may take, and most windows that are kept: nobody holds a thread or the memory for longer questions.
+/// Longest time of a read, and most windows that are kept. They bound the thread and the memory of a request.
 const LONGEST: Duration = Duration::from_secs(20);
 const MOST_WINDOWS: usize = 20_000;
 
@@ -24,8 +25,8 @@ const MOST_WINDOWS: usize = 20_000;
 pub enum HistorySource {
     /// The dashboard's own log.
     Log { bus: Arc<dyn Bus>, prefix: String },
-    /// An archive, and perhaps the embedded log beside it.
-    Folder { path: PathBuf, prefix: String },
+    /// An archive, and perhaps the embedded log beside it. `identity` is that of the record of the page.
+    Folder { path: PathBuf, prefix: String, identity: RecordIdentity },
 }
 
 /// A record cannot be had.
@@ -35,6 +36,8 @@ pub enum HistoryError {
     TooSlow,
     #[error("the record has more than {MOST_WINDOWS} windows: `eadt backtest --archive` has no such limit")]
     TooLong,
+    #[error("{REWRITTEN}")]
+    Rewritten,
     #[error("the record cannot be read")]
     Unreadable(#[from] FeedError),
 }
@@ -58,10 +61,13 @@ impl HistorySource {
         let mut reading = WorkloadHistoryReader { workload, until, windows: HashSet::new(), record: HindsightInput::default() };
         match self {
             Self::Log { bus, prefix } => reading.log(&**bus, prefix)?,
-            Self::Folder { path, prefix } => {
+            Self::Folder { path, prefix, identity } => {
                 let log = path.join("log");
                 match Archive::find(path) {
-                    Ok(archive) => reading.archive(&archive)?,
+                    Ok(archive) => {
+                        identity.check(&RecordIdentity::of(&archive)).map_err(|_| HistoryError::Rewritten)?;
+                        reading.archive(&archive)?;
+                    }
                     // Nothing is archived yet; an archive that cannot be read is an error.
                     Err(LakeError::Absent { .. }) if log.is_dir() => {}
                     Err(error) => return Err(error.into()),
@@ -135,7 +141,7 @@ impl WorkloadHistoryReader<'_> {
         if Instant::now() > self.until { Err(HistoryError::TooSlow) } else { Ok(()) }
     }
 
-    /// Takes an event; what is none was refused and counted when it was read for the page.
+    /// Takes an event; invalid ones were refused and counted when they were read for the page.
     fn take(&mut self, topic: Topic, value: &[u8]) -> Result<(), HistoryError> {
         fn push<T: DecodableEvent>(events: &mut Vec<T>, value: &[u8]) {
             events.extend(decode::<T>(value));

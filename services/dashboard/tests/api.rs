@@ -48,7 +48,7 @@ async fn pages_hold_each_workload_once_in_every_order() {
     assert_eq!(served.get("/api/v1/fleet?state=reverted,refused").await.json()["matching"], 0);
 }
 
-/// The rows of all pages of the fleet.
+/// Returns the rows of all pages of the fleet.
 async fn all_rows(served: &Served, query: &str) -> Vec<serde_json::Value> {
     let (mut rows, mut cursor) = (Vec::new(), String::new());
     loop {
@@ -229,7 +229,7 @@ async fn a_stream_goes_on_where_it_ended_and_starts_anew_elsewhere() {
     assert!(resumed.contains("team/b"), "{resumed}");
     let foreign = served.events_until(&[("last-event-id", "00000000000000ff-3")], "event: update").await;
     assert!(foreign.contains("event: reset"), "{foreign}");
-    // Somebody who is there hears of what is new.
+    // A connected client gets the news.
     let mut waiting = served.events(&[]).await;
     waiting.until("event: reset").await;
     served.model.change(|model| {

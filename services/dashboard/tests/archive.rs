@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::body::Bytes;
 use eadt_dashboard::{
-    AsOfReader, DashboardModel, ReplayCheck, ReplayVerdict, RetentionLimits, SourceFacts, SourceKind, load_archive,
+    AsOfReader, DashboardModel, HistorySource, RecordIdentity, ReplayCheck, ReplayVerdict, RetentionLimits, SourceFacts,
+    SourceKind, load_archive,
 };
 use eadt_lake::{Archive, ArchiveRow, ArchiveWriter};
 use eadt_schemas::v1::{Layout, dead_letter_header};
@@ -16,7 +17,11 @@ use crate::support::{at, facts, model, serve, serve_past, window};
 
 /// The window of each of 20 minutes, and events that were refused after five and after fifteen.
 fn write(folder: &Path) {
-    let mut writer = ArchiveWriter::new(Archive::folder(folder).unwrap(), eadt_lake::RollLimits::default());
+    write_to(Archive::folder(folder).unwrap());
+}
+
+fn write_to(archive: Archive) {
+    let mut writer = ArchiveWriter::new(archive, eadt_lake::RollLimits::default());
     let row = |topic, offset, stamp, value: Vec<u8>| ArchiveRow {
         topic,
         partition: 0,
@@ -118,4 +123,39 @@ fn files_that_an_archive_lacks_are_in_the_sentence_above_the_totals() {
     write(folder.path());
     std::fs::remove_dir_all(folder.path().join("_archived")).unwrap();
     assert!(status().contains(". Nothing in _archived records what was archived of "), "{}", status());
+}
+
+#[tokio::test]
+async fn a_folder_that_was_written_anew_under_the_page_is_named_and_its_moments_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let with_id = |id: u128| write_to(Archive::folder(folder.path()).unwrap().with_new_id(id));
+    with_id(1);
+    let place: PathBuf = folder.path().to_owned();
+    let identity = RecordIdentity::of(&Archive::find(&place).unwrap());
+    let history = HistorySource::Folder { path: place.clone(), prefix: String::new(), identity: identity.clone() };
+    let newest = load(&place, None);
+    let past = AsOfReader::new(move |time| {
+        identity.check(&RecordIdentity::of(&Archive::find(&place).unwrap()))?;
+        Ok(load(&place, Some(time)))
+    });
+    let served = serve_past(newest, past).await;
+    let ask = async |minute: i64| {
+        let answer = served.ask("GET", "/api/v1/overview", &[("eadt-at-ms", &at(minute).millis().to_string())], "").await;
+        (answer.status, answer.json()["error"].as_str().map(str::to_owned))
+    };
+    let status = async || served.get("/api/v1/overview").await.json()["status"].as_str().unwrap().to_owned();
+    assert_eq!((ask(10).await, history.read("team/a").unwrap().windows.len()), ((200, None), 20));
+    assert!(!status().await.contains("written anew"));
+    for topic in [Topic::EfficiencyWindows, Topic::DeadLetters] {
+        std::fs::remove_dir_all(folder.path().join(format!("topic={topic}"))).unwrap();
+    }
+    std::fs::remove_dir_all(folder.path().join("_archived")).unwrap();
+    with_id(2);
+    let (code, error) = ask(11).await;
+    assert!(code == 409 && error.as_ref().is_some_and(|text| text.contains("start the page again")), "{code} {error:?}");
+    assert!(status().await.ends_with(". The folder was written anew since this page read it: start the page again"));
+    assert!(history.read("team/a").unwrap_err().to_string().contains("written anew"));
+    // It grew.
+    let (known, more) = (RecordIdentity::of(&Archive::find(folder.path()).unwrap()), RecordIdentity::default());
+    assert_eq!((known.check(&known), known.check(&more), more.check(&known)), (Ok(()), Ok(()), Ok(())));
 }

@@ -1,4 +1,4 @@
-//! What is shown agrees with the report of the same events, and stays within bounds.
+//! Checks that the page agrees with the report of the same events, and stays within bounds.
 
 use eadt_dashboard::{
     DashboardModel, DecisionQuery, FleetQuery, OtherRun, RetentionLimits, SavingPartKind, SavingParts, SharingQuery, SortKey,
@@ -12,7 +12,7 @@ use eadt_schemas::v1::{
 
 use crate::support::{Event, actuation, at, capped, decision, facts, model, serve_runs, story, take, window};
 
-/// The model and the report of the same events.
+/// Returns the model and the report of the same events.
 fn both(names: &[&str]) -> (DashboardModel, eadt_report::EnergyReport) {
     let (mut model, mut reporter) = (model(), Reporter::default());
     for name in names {
@@ -210,7 +210,7 @@ fn a_hold_out_is_no_revert_and_no_fault() {
     assert_eq!(kinds, ["change", "change"]);
 }
 
-/// A job of five minutes whose GPUs go on at 128 W, and one that goes on.
+/// Returns a job of five minutes whose GPUs continue at 128 W, and one that continues.
 fn with_one_that_ended() -> DashboardModel {
     let mut model = model();
     for minute in 0..20 {
@@ -459,7 +459,7 @@ fn what_is_only_recommended_is_no_change_and_takes_nothing_back() {
     let waiting = decision("team/a", 25, ControllerAction::Maintain, ChangeValidation::Pending, Some("team/a/d24"));
     model.decision(&waiting);
     assert_eq!(state(&model), "steady");
-    // Somebody approved the first one after all.
+    // The first one was approved after all.
     model.actuation(&actuation("team/a", 26, "team/a/d21", ActuationOutcome::Applied));
     assert_eq!(kinds(&model), ["change", "kept", "change", "recommended"]);
 }
@@ -761,7 +761,66 @@ fn gpus_without_work_are_apart_and_no_window_yet_is_no_zero() {
     assert_eq!((overview.idle_devices, overview.idle_power_watts), (3, Some(120.0)), "power of one of three is unknown");
     model.window(&unknown("gpu-2", 4));
     let overview = model.overview();
-    assert_eq!((overview.idle_devices, overview.idle_power_watts), (1, None));
+    assert_eq!((overview.idle_devices, overview.idle_power_watts), (3, Some(120.0)), "the other two close their windows later");
+}
+
+#[test]
+fn gpus_without_work_count_whatever_order_their_windows_come_in() {
+    let mut model = model();
+    let idle = |device: &str, minute: i64, joules: f64| EfficiencyWindow {
+        id: format!("gpus//{device}/tumbling/{}", at(minute)),
+        ..window("gpus", minute, joules, &Layout::default())
+    };
+    for minute in 0..10 {
+        model.window(&window("team/a", minute, 18_000.0, &Layout::default()));
+        model.window(&idle("GPU-A", minute, 3_000.0));
+        // Another collector is late by two minutes.
+        if minute >= 2 {
+            model.window(&idle("GPU-B", minute - 2, 4_200.0));
+            let overview = model.overview();
+            assert_eq!((overview.idle_power_watts, overview.idle_devices), (Some(120.0), 2), "minute {minute}");
+        }
+    }
+    let power = model.power_history(None, None).unwrap();
+    assert_eq!(power.edges_ms.last(), Some(&at(8).millis()), "a window of GPU-B is open");
+    let last: f32 = power.layers.iter().filter_map(|layer| layer.power_watts.last().copied().flatten()).sum();
+    assert!((last - 420.0).abs() < 0.01, "{last}");
+    // GPU-A gets a job, by its samples and then by its window.
+    let telemetry =
+        GpuTelemetry { time: at(10), device: "GPU-A".into(), workload: Some("team/b".into()), ..GpuTelemetry::default() };
+    model.telemetry(&telemetry);
+    assert_eq!(model.overview().idle_devices, 1);
+    model.window(&EfficiencyWindow { observed_end: Some(at(10)), ..idle("GPU-A", 10, 3_000.0) });
+    model.window(&window("team/a", 10, 18_000.0, &Layout::default()));
+    assert_eq!((model.overview().idle_power_watts, model.overview().idle_devices), (Some(70.0), 1));
+}
+
+#[test]
+fn a_gpu_counts_once_for_all_jobs_that_have_ended_on_it() {
+    let ended = |workload: &str, shared: &[&str], tenants, gpus| EfficiencyWindow {
+        run_declared: true,
+        run_seconds: 0.0,
+        run_energy_joules: None,
+        tenants,
+        gpus,
+        shared_devices: shared.iter().map(|device| (*device).to_owned()).collect(),
+        ..window(workload, 1, 6_000.0, &Layout::default())
+    };
+    let begun = |workload: &str| EfficiencyWindow { run_declared: true, ..window(workload, 0, 6_000.0, &Layout::default()) };
+    let idle = |windows: &[EfficiencyWindow]| {
+        let mut model = model();
+        for window in windows {
+            model.window(&begun(&window.workload));
+            model.window(window);
+        }
+        (model.overview().idle_devices, model.overview().idle_power_watts)
+    };
+    let [x, y] = ["z/x", "z/y"].map(|workload| ended(workload, &["GPU-S"], Some(2), 1));
+    assert_eq!(idle(&[x.clone(), y.clone()]), (1, Some(200.0)));
+    // One of its GPUs is shared, and the job beside it runs.
+    let runs = EfficiencyWindow { run_declared: true, run_seconds: 60.0, ..y };
+    assert_eq!(idle(&[ended("z/x", &["GPU-S"], Some(2), 3), runs]), (2, Some(100.0)));
+    assert_eq!(idle(&[ended("z/x", &[], Some(2), 70), ended("z/y", &[], Some(2), 70)]), (70, Some(200.0)), "none is named");
 }
 
 #[test]
@@ -826,7 +885,7 @@ fn two_workloads_and_two_times_are_compared_by_the_reports_figures() {
     }
 }
 
-/// The report on another run: the same story, each window with so many joules more.
+/// Returns the report on another run: the same story, each window with so many joules more.
 fn other_run(names: &[&str], more_joules: f64, origin: Origin) -> eadt_report::EnergyReport {
     let mut reporter = Reporter::default();
     for name in names {

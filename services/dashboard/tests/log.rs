@@ -15,7 +15,7 @@ const NAME: &str = "eadt.decisions.v1";
 /// Both partitions of one topic from the beginning, a line with its place for each record.
 #[derive(Debug, Default)]
 struct Places {
-    /// What was asked for.
+    /// The requested begins.
     since: Mutex<Vec<Option<EventTime>>>,
 }
 

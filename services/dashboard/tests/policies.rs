@@ -1,4 +1,4 @@
-//! What may be done to workloads, as their declarations list it, and how people change it.
+//! Tests policies of workloads as their declarations list them, and changes by users.
 
 use std::sync::{Arc, Mutex};
 
@@ -70,7 +70,7 @@ async fn policies_come_in_pages_and_hostile_names_are_text() {
     }
 }
 
-/// Notes what it is asked, and refuses what is asked of `team/refused`.
+/// Records edits, and refuses those of `team/refused`.
 #[derive(Debug, Default)]
 struct Notes(Mutex<Vec<String>>);
 

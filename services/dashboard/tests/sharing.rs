@@ -1,4 +1,4 @@
-//! Who shares which GPU: parts, what is nobody's, what is not known, and nodes where there are many.
+//! Tests the attribution of shared GPUs: parts, the unattributed part, unknown parts, and many nodes.
 
 use eadt_dashboard::{AttributionBasis, DashboardModel, SharingQuery};
 use eadt_schemas::v1::{
@@ -75,7 +75,7 @@ fn who_left_is_gone_and_who_is_silent_counts_for_nothing() {
     model.telemetry(&GpuTelemetry { last: true, ..sample("GPU-1", Some("team/b"), Some(0.3), None, 0) });
     let row = |model: &DashboardModel| model.sharing(&SharingQuery::default()).devices.remove(0);
     assert_eq!(row(&model).tenants.len(), 1);
-    // Alone from now on, without anybody saying that the parts of before have ended.
+    // Alone from now on, without an event that ends the earlier parts.
     model.telemetry(&sample("GPU-1", Some("team/a"), None, None, 5));
     let alone = row(&model);
     assert_eq!((alone.tenants.len(), alone.tenants[0].share_ratio, alone.shared), (1, 1.0, false));
@@ -209,7 +209,7 @@ fn what_is_not_known_is_shown() {
     });
     let asked = model.sharing(&SharingQuery::default()).devices.remove(0).requested.unwrap();
     assert_eq!((asked.power_limit_outcome, asked.reason.as_str()), (Some(SettingOutcome::Refused), "below the board's least"));
-    // What was asked runs out.
+    // The request expires.
     model.telemetry(&sample("GPU-1", Some("team/a"), None, None, 11));
     assert!(model.sharing(&SharingQuery::default()).devices.iter().all(|device| device.requested.is_none()));
 }

@@ -31,7 +31,7 @@ pub fn model() -> DashboardModel {
     DashboardModel::new(facts(), RetentionLimits::default())
 }
 
-/// A window of so many joules for 6,000 samples.
+/// Returns a window of so many joules for 6,000 samples.
 pub fn window(workload: &str, minute: i64, joules: f64, layout: &Layout) -> EfficiencyWindow {
     EfficiencyWindow {
         id: format!("{workload}/{minute}"),
@@ -230,12 +230,12 @@ impl Served {
         self.events(headers).await.until(wanted).await.to_owned()
     }
 
-    /// A stream of events.
+    /// Returns a stream of events.
     pub async fn events(&self, headers: &[(&str, &str)]) -> Events {
         self.stream("/api/v1/events", headers).await
     }
 
-    /// An answer that goes on.
+    /// Returns an answer that goes on.
     pub async fn stream(&self, path: &str, headers: &[(&str, &str)]) -> Events {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         let more: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect::<Vec<_>>().concat();
@@ -245,7 +245,7 @@ impl Served {
     }
 }
 
-/// A stream of events, and what has come of it.
+/// A stream of events, and the text received from it.
 pub struct Events {
     stream: TcpStream,
     text: String,

@@ -1,4 +1,4 @@
-//! `eadt backtest --plant measured`: controllers on boards that somebody measured.
+//! `eadt backtest --plant measured`: runs controllers on measured boards.
 
 use std::path::PathBuf;
 

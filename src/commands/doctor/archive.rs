@@ -71,8 +71,8 @@ pub fn check_archive(settings: &ProgramSettings, bus: Option<&dyn Bus>, findings
     }
 }
 
-/// Reports partitions of which nothing records the range that was archived. Where no partition has a record, their folder is gone;
-/// where some have, somebody who deleted old files may have deleted the others.
+/// Reports partitions without a record of the archived range. If no partition has a record, their folder is gone. If some have
+/// one, the others may have been deleted together with old files.
 fn report_unrecorded(listing: &ArchiveListing, findings: &mut Findings) {
     let Some(about) = describe_unrecorded(listing, &Topic::ALL) else { return };
     let (about, remedy) = (
@@ -87,7 +87,7 @@ fn report_unrecorded(listing: &ArchiveListing, findings: &mut Findings) {
     }
 }
 
-/// Reads the newest file of each partition to its end: what a crash would have spoilt.
+/// Reads the newest file of each partition to its end: only these can be damaged by a crash.
 fn check_newest_files(archive: &Archive, listing: &ArchiveListing, findings: &mut Findings) {
     let mut last = BTreeMap::new();
     for file in &listing.files {

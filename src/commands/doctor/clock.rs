@@ -11,7 +11,7 @@ use eadt_service::ServiceClock;
 
 use super::Findings;
 
-/// Clocks of machines that are kept by NTP differ by milliseconds. Above a second somebody's is not kept.
+/// Clocks of machines that use NTP differ by milliseconds. Above a second, one of them is not synchronised.
 const MOST_MICROS: i64 = 1_000_000;
 const WAIT: Duration = Duration::from_secs(10);
 

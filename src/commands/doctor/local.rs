@@ -1,4 +1,4 @@
-//! Checks that ask nobody: settings, files of secrets, folders, disk space.
+//! Checks without requests to other machines: settings, files of secrets, folders, disk space.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -44,16 +44,16 @@ pub fn settings(settings: &ProgramSettings, findings: &mut Findings) {
     }
 }
 
-/// Access to a file that nobody else may have.
+/// Access to a file that other users must not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileRestriction {
     /// It holds a secret.
     ToReaders,
-    /// It lists who is let in, and holds nothing that may not be read: tokens are kept as hashes.
+    /// It lists users, and need not be hidden: tokens are kept as hashes.
     ToWriters,
 }
 
-/// Checks who may read the files that hold secrets, and change those that list who is let in.
+/// Checks the access to the files that hold secrets, and to those that list users.
 pub fn secrets(settings: &ProgramSettings, findings: &mut Findings) {
     use std::os::unix::fs::PermissionsExt;
     let progress = &settings.collector.progress;
@@ -96,7 +96,7 @@ pub fn progress_files(settings: &ProgramSettings, findings: &mut Findings) {
     }
 }
 
-/// Returns the archive's folder, where it is one.
+/// Returns the archive's folder, if it is one.
 pub fn archive_folder(settings: &ProgramSettings) -> Option<PathBuf> {
     let location = &settings.archiver.location;
     match location.split_once("://") {

@@ -45,7 +45,7 @@ pub fn kafka(parts: &[AclRole], settings: &ProgramSettings, findings: &mut Findi
     };
     let absent = AbsentTopics::among(&existing, settings, |topic| bus.missing_right(topic));
     if absent.is_everything(settings) {
-        // One thing is to be done. What else there may be is known once it is.
+        // Only this must be done first. Further problems can be seen afterwards.
         let remedy = format!("{} makes them; then look again", command(settings, "topics apply"));
         findings.wrong("topics", absent.text(settings), &remedy);
         return None;
@@ -174,7 +174,7 @@ fn check_layout(
     }
 }
 
-/// Topics whose partition count is not the settings', together by what there is to do.
+/// Checks topics whose partition count differs from the settings, grouped by remedy.
 fn partition_counts(
     existing: &[TopicSpec],
     desired: &[TopicSpec],
@@ -302,7 +302,7 @@ mod tests {
         let some = AbsentTopics::among(&existing, &settings, hidden);
         assert_eq!(some, AbsentTopics { missing: vec!["eadt.models.v1".into()], hidden: vec!["eadt.decisions.v1".into()] });
         assert!(!some.is_everything(&settings) && some.text(&settings).ends_with("topics are missing: eadt.models.v1"));
-        // Nothing is known to be missing where nothing may be seen.
+        // Without the right to see topics, none is reported as missing.
         let denied = AbsentTopics::among(&[], &settings, |_| Some("denied".into()));
         assert!(!denied.is_everything(&settings) && denied.missing.is_empty());
         assert_eq!(AbsentTopics::among(&all(), &settings, |_| None), AbsentTopics::default());

@@ -1,6 +1,6 @@
 //! `eadt doctor`: checks everything that a start would fail by, reports what is wrong and what to do.
 //!
-//! It changes nothing but this: on Kafka a heartbeat is appended and read back, to compare clocks, where the user may; a
+//! It changes nothing but this: on Kafka a heartbeat is appended and read back, to compare clocks, if the user may; a
 //! temporary file is made in each folder that is written to; and a transactional id ending in `doctor` is used.
 
 mod archive;
@@ -21,7 +21,7 @@ use crate::settings::{ProgramSettings, SettingsError};
 #[serde(rename_all = "lowercase")]
 pub enum CheckStatus {
     Ok,
-    /// Nothing fails now; somebody should know.
+    /// Nothing fails now, but a user should know.
     Notice,
     Wrong,
     /// Could not be checked; `about` gives the reason.
@@ -79,8 +79,7 @@ impl Findings {
     }
 }
 
-/// Settings that cannot be loaded are a finding, too, and the only one. What is wrong comes first, each cause before what follows
-/// from it.
+/// Settings that cannot be loaded are a finding, too, and the only one. Errors come first, each cause before its consequences.
 pub fn run(args: &DoctorArgs, settings: Result<ProgramSettings, SettingsError>, secrets: &SecretRedactor) -> anyhow::Result<()> {
     let mut findings = Findings::default();
     match settings {

@@ -1,4 +1,4 @@
-//! Whether records lie in the partition that their key belongs to: the newest ones of each input are looked at.
+//! Checks whether records lie in the partition of their key, for the newest ones of each input.
 
 use std::collections::BTreeMap;
 

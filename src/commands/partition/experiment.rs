@@ -1,4 +1,4 @@
-//! The simulated experiment: the paper's, and what goes beyond it.
+//! The simulated experiment: the paper's, and extensions.
 
 use eadt_gpu_sharing::evaluate::{
     EvaluateSettings, EvaluationFindings, EvaluationSet, by_group, by_unseen_workload, elsewhere, workload_bars,

@@ -245,8 +245,8 @@ fn sample(
 
 /// Reads until a call takes no longer than is usual, and returns the quickest reading.
 ///
-/// The energy of a run is what its first and its last reading differ by: if the thread is suspended within one of the two calls,
-/// nobody knows when the counter was read.
+/// The energy of a run is the difference of its first and its last reading. If the thread is suspended within one of the two
+/// calls, the time of that reading is unknown.
 fn read_quickly<E>(read: &mut impl FnMut() -> Result<TimedTelemetry, E>, usual_seconds: f64) -> Result<TimedTelemetry, E> {
     let mut quickest = read()?;
     for _ in 1..ATTEMPTS {
@@ -369,7 +369,7 @@ mod tests {
 
     const WATTS: f64 = 300.0;
 
-    /// A reading of a GPU at 300 W, made at the end of a call that took so long.
+    /// Returns a reading of a GPU at 300 W, made at the end of a call that took so long.
     fn reading(seconds: f64, took_seconds: f64) -> TimedTelemetry {
         let telemetry = GpuTelemetry { energy_joules_total: Some(WATTS * seconds), ..GpuTelemetry::default() };
         TimedTelemetry { seconds: seconds - took_seconds, took_seconds, telemetry }

@@ -1,4 +1,4 @@
-//! `eadt profile`: runs a job at each setting and writes what it took: the table that `eadt tune` reads.
+//! `eadt profile`: runs a job at each setting and writes its time and energy: the table that `eadt tune` reads.
 
 mod agent;
 mod simulated;
@@ -95,7 +95,7 @@ struct RunMeasurement {
     temperature_celsius: Option<f64>,
 }
 
-/// Something that runs the job at a setting. What it changes is put back when it is dropped.
+/// Runs the job at a setting. Its changes are restored when it is dropped.
 trait ProfileRunner {
     fn gpu_model(&self) -> &str;
     /// Returns `measured` or `simulated`.

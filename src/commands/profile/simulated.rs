@@ -69,7 +69,7 @@ impl SimulatedRunner {
         SweepSettings((0..=count).map(|i| high - step * f64::from(i)).collect())
     }
 
-    /// Samples per second, watts and MHz.
+    /// Returns samples per second, watts and MHz.
     fn steady(&self, setting: f64) -> (f64, f64, f64) {
         let limits = match self.knob {
             ProfileKnob::SmClockMhz => OperatingLimits { clock_mhz: Some(setting), power_watts: None },

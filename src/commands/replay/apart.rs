@@ -1,4 +1,4 @@
-//! Workloads whose power and progress have no time in common, as where two clocks are of different zones.
+//! Workloads whose power and progress have no time in common, for instance because two clocks are in different zones.
 
 use std::collections::BTreeMap;
 

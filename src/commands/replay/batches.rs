@@ -43,7 +43,7 @@ pub fn carried(error: ReplayError) -> anyhow::Error {
     error.downcast::<CarriedError>().map_or_else(anyhow::Error::from_boxed, |carried| carried.0)
 }
 
-/// The record's own outputs, and what it lacks, which whoever reads it adds to.
+/// The record's own outputs, and its missing ones, which the reader adds.
 #[derive(Debug, Clone, Default)]
 pub struct SharedOutputs(Arc<Mutex<ProcessorOutputs>>);
 
@@ -58,7 +58,7 @@ impl SharedOutputs {
 #[derive(Debug, Default)]
 pub struct ReplayBatch {
     records: RecordBatch,
-    /// The record's own outputs, where somebody compares.
+    /// The record's own outputs, if they are compared.
     pub own: ProcessorOutputs,
     /// Lines gone through, and events among them.
     pub lines: u64,
@@ -111,7 +111,7 @@ impl BatchSender {
         batch
     }
 
-    /// Sends a batch; returns false once nobody wants more.
+    /// Sends a batch; returns false once the receiver is gone.
     pub fn send(&self, batch: ReplayBatch) -> bool {
         self.send.send(batch).is_ok()
     }
@@ -142,7 +142,7 @@ pub struct BatchReceiver {
 }
 
 impl BatchReceiver {
-    /// Makes as many lanes as asked for. The record's own outputs, and what it lacks, go to `own`.
+    /// Makes as many lanes as requested. The record's own outputs, and its gaps, go to `own`.
     pub fn new(name: String, lanes: usize, own: SharedOutputs) -> (Vec<BatchSender>, Self) {
         let (theirs, ours) = (0..lanes).map(|_| lane()).unzip();
         (theirs, Self::of(name, ours, own))
@@ -165,7 +165,7 @@ impl BatchReceiver {
                     Err(error) => batch.error = Some(carried(error)),
                 }
                 goes_on = !batch.last && batch.error.is_none();
-                // If the replay has failed, nobody waits for the batch.
+                // If the replay has failed, the receiver is gone.
                 goes_on &= sender.send(batch);
             }
         })?;

@@ -33,7 +33,7 @@ pub struct ComparisonReport {
     /// Offsets of the record whose files were removed from its archive: without them nothing is proved.
     #[serde(skip)]
     pub removed_offsets: u64,
-    /// The controllers that decided the record, where the replay decided by another.
+    /// The controllers that decided the record, if the replay decided by another.
     pub decided_by: Option<String>,
     /// The reason why no window could be compared: nothing is checked then.
     pub not_compared: Option<String>,
@@ -158,14 +158,14 @@ pub struct ProcessorOutputs {
 pub struct LeftOut {
     /// Lines that are no events.
     pub damaged_lines: u64,
-    /// The first of them, and what is wrong with it.
+    /// The first of them, with its error.
     pub first_damage: Option<String>,
     /// Logs that end in the middle of an event, and where.
     pub cut: Vec<String>,
-    /// Offsets that an archive had and no file has now: of inputs, and of outputs where they are compared.
+    /// Offsets that an archive had and no file has now: of inputs, and of outputs if they are compared.
     pub removed_offsets: u64,
-    /// Partitions of an archive, likewise, without a record of what was archived: whether their first or last file is missing is
-    /// not known.
+    /// Partitions of an archive without a record of the archived range: it is unknown whether their first or last file is
+    /// missing.
     pub unrecorded_partitions: u64,
 }
 
@@ -308,8 +308,8 @@ impl ProcessorOutputs {
 /// The same sequence of ids and values for each key. A difference is excused from the first window on that the live fold may have
 /// made of other events than the replay, because they did not come in the order of their times.
 ///
-/// Where the record ends its last windows were still open, so the replay may go on where the record has no more; but a record
-/// that has windows of a workload has the decisions of these windows, too, and one that has none of a workload lacks them.
+/// Where the record ends its last windows were still open, so the replay may go on if the record has no more; but a record that
+/// has windows of a workload has the decisions of these windows, too, and one that has none of a workload lacks them.
 pub fn compare(own: &mut ProcessorOutputs, produced: &ProcessorOutputs) -> ComparisonReport {
     own.tables.sort();
     let own = &*own;
@@ -518,7 +518,7 @@ fn groups<T>(events: &[T], key: impl Fn(&T) -> &str) -> BTreeMap<&str, Vec<&T>> 
     map
 }
 
-/// What is wrong with an event that the record has more than once. Each is written in one step with the state.
+/// Error text of an event that the record has more than once. Each is written in one step with the state.
 const AGAIN: &str = "is in the record again: a second processor wrote to these topics, such as one of another consumer group";
 
 fn compare_events<T>(
@@ -556,7 +556,7 @@ fn compare_events<T>(
     recorded.len()
 }
 
-/// Characters of a value that are shown where it differs.
+/// Characters of a value that are shown if it differs.
 const VALUE_CHARS: usize = 200;
 
 /// Returns the first field that differs between two events in JSON, with its value in each.
@@ -666,7 +666,7 @@ mod tests {
         assert_eq!(checked.failure().as_deref(), Some("the replay differs from the record in 1 place"));
     }
 
-    /// A window that closed when so many tables had been taken.
+    /// Returns a window that closed when so many tables had been taken.
     fn closed(minute: i64, tables: i64) -> WindowOutput {
         let mut positions = PartitionOffsets::start(0);
         positions.offsets[0] = tables;
@@ -691,7 +691,7 @@ mod tests {
             checked.excused[0].contains("2 windows of lab/job") && checked.excused[0].contains("in another order"),
             "{checked:?}"
         );
-        // What differs before it is a difference, and where nothing differs nothing is excused.
+        // Earlier differences count, and without a difference nothing is excused.
         let mut first = closed(0, 1);
         first.event.samples = Some(1.0);
         let checked = compare(&mut recorded, &own(vec![first, closed(1, 3), closed(2, 3)]));

@@ -10,7 +10,7 @@ use eadt_schemas::v1::{GpuTelemetry, Meter};
 const WHOLE_SHARE: f64 = 0.999;
 /// Claims that overlap by fewer readings may be of one workload that follows the other.
 const READINGS_OF_A_HANDOVER: f64 = 2.5;
-/// However often it is read: the log of a job that has ended may go on for as long.
+/// Independent of the reading interval: the log of a job that has ended may continue for so long.
 const HANDOVER_SECONDS: f64 = 10.0;
 /// Times of claims that are kept of one log: a bound of memory.
 const MOST_SPANS: usize = 1_000_000;

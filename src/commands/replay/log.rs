@@ -73,7 +73,7 @@ pub struct LogReadOptions {
     pub claims: bool,
 }
 
-/// Returns the log's events, and what else is wanted of it.
+/// Returns the log's events, and the other wanted facts.
 pub fn read(path: &Path, wanted: LogReadOptions, own: SharedOutputs, meter: &ProgressMeter) -> anyhow::Result<BatchReceiver> {
     let (name, file) = (path.display().to_string(), MeteredReader::new(open(path)?, meter));
     let lanes = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_LANES);
@@ -91,7 +91,7 @@ pub fn read(path: &Path, wanted: LogReadOptions, own: SharedOutputs, meter: &Pro
     Ok(batches)
 }
 
-/// Hands the chunks out in turn, until nobody wants more.
+/// Distributes the chunks in turn, until the receivers are gone.
 fn distribute_chunks(
     name: String,
     file: impl Read + Send + 'static,
@@ -138,7 +138,7 @@ fn decode_chunks(lane: &BatchSender, work: &Receiver<ChunkMessage>, give_back: &
     }
 }
 
-/// Keeps the record in the slot, and takes what else is wanted of its event.
+/// Keeps the record in the slot, and the other wanted facts about its event.
 fn keep(batch: &mut ReplayBatch, wanted: LogReadOptions, topic: Topic, event: &EventRef<'_>) {
     if wanted.check {
         batch.own.pass(topic, key(event).as_bytes(), event.partition, event.offset);

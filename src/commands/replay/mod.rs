@@ -66,7 +66,7 @@ struct ReplaySummary {
     late_tables: u64,
     /// Events that came after a look at the cluster that they belonged to.
     late_for_cluster: u64,
-    /// Events of types that no input takes, by type; where the record is compared, of types that its own topics do not take, too.
+    /// Events of types that no input takes, by type; if the record is compared, of types that its own topics do not take, too.
     passed_over: BTreeMap<String, u64>,
     /// Lines and ends of logs that could not be read.
     left_out: LeftOut,
@@ -253,8 +253,8 @@ enum ReadAhead {
 }
 
 impl ReadAhead {
-    /// `threads` fold partitions side by side, and read what they fold; `None`: one folds all, and others read. A partition that is
-    /// more than a thread's share of all would be folded alone in the end: it is read ahead.
+    /// `threads` fold partitions side by side, and read what they fold; `None` if one folds all, and others read. A partition
+    /// that is more than a thread's share of all would be folded alone in the end: it is read ahead.
     fn choose(bytes: &BTreeMap<i32, u64>, threads: Option<usize>) -> Self {
         let Some(threads) = threads.filter(|threads| bytes.len() >= *threads) else { return Self::All };
         let share = bytes.values().sum::<u64>() as f64 / threads as f64;
@@ -376,7 +376,7 @@ impl Refusals {
         counts
     }
 
-    /// Names the first of each reason, partition by partition: whatever the order in which partitions were folded.
+    /// Names the first of each reason, partition by partition, independent of the order of folding.
     fn warn(&self) {
         for (reason, count) in self.by_reason() {
             let of_reason = self.0.iter().filter(|((other, _), _)| *other == reason);
@@ -415,7 +415,7 @@ impl ReplaySummary {
     }
 }
 
-/// Returns how to fold: by the settings that the record was made by, but for what the caller has set.
+/// Returns how to fold: by the settings of the record, except those set by the caller.
 fn fold(args: &ReplayArgs, settings: &eadt_processor::ProcessorSettings, recorded: &[String]) -> anyhow::Result<FoldSettings> {
     let mut processor = settings.clone();
     if let Some(first) = recorded.first() {

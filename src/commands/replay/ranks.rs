@@ -9,7 +9,7 @@ use serde::Deserialize;
 /// One fall may be a job that began anew where one log ends and the other begins.
 const CONTRADICTIONS: usize = 2;
 
-/// A workload, a rank, its collector and a counter: what the fold takes for one source. Imports of two formats are two collectors.
+/// A workload, a rank, its collector and a counter: one source of the fold. Imports of two formats are two collectors.
 type CounterKey = (String, u32, String, &'static str);
 
 /// The running totals of one log, as far as imports made it.
@@ -126,7 +126,7 @@ fn largest_rise(series: &[(i64, f64)]) -> f64 {
 mod tests {
     use super::*;
 
-    /// A counter that is read every ten seconds from `from` on.
+    /// Returns a counter that is read every ten seconds from `from` on.
     fn series(from: i64, values: &[f64]) -> Vec<(i64, f64)> {
         (0..).zip(values).map(|(row, value)| (from + 10 * row, *value)).collect()
     }

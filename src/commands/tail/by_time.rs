@@ -19,7 +19,7 @@ struct WaitingRecords {
     at: TopicPartition,
     records: VecDeque<(EventTime, ConsumerRecord)>,
     bytes: usize,
-    /// An earlier record may come of it: it was not read to its end yet.
+    /// It was not read to its end yet, so an earlier record may come.
     is_awaited: bool,
     is_paused: bool,
 }
@@ -71,7 +71,7 @@ impl TimeOrder {
         self.partitions.iter_mut().for_each(|waiting| waiting.is_awaited = false);
     }
 
-    /// Returns the next record; `None`: an earlier one may come, or none is left.
+    /// Returns the next record; `None` if an earlier one may come, or none is left.
     pub fn next_record(&mut self) -> Option<ConsumerRecord> {
         let mut first: Option<(EventTime, EventTime, usize)> = None;
         for (number, waiting) in self.partitions.iter().enumerate() {
@@ -91,7 +91,7 @@ impl TimeOrder {
         Some(record)
     }
 
-    /// Pauses partitions of which enough records wait, and resumes those that have room again.
+    /// Pauses partitions with enough waiting records, and resumes those with room again.
     pub fn hold_back(&mut self, reader: &mut dyn PartitionReader) -> eadt_bus::Result<()> {
         for waiting in &mut self.partitions {
             let is_full = waiting.is_full();
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(seconds(&mut order), [4, 5]);
         order.add(record(0, 7));
         order.end(&at(0));
-        // What is appended after an end comes at once, an earlier one, too.
+        // Records appended after an end are delivered at once, earlier ones, too.
         order.add(record(2, 6));
         assert_eq!(seconds(&mut order), [6, 7]);
         order.add(record(1, 1));
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(seconds(&mut order), [9]);
     }
 
-    /// Delivers what it has of partitions that are not paused, the first partition first, as a folder does.
+    /// Delivers the records of partitions that are not paused, the first partition first, as a folder does.
     #[derive(Debug)]
     struct WholePartitions {
         left: Vec<(TopicPartition, VecDeque<ConsumerRecord>, bool)>,

@@ -199,7 +199,7 @@ fn write(path: &Path, inputs: &[PathBuf], text: &str, forced: bool) -> anyhow::R
     AtomicFile::create(path, inputs, forced)?.write(text)
 }
 
-/// Returns the knobs that are named; where none is, the one that the table has.
+/// Returns the named knobs; if there are none, the table's only one.
 pub(crate) fn knobs_of(path: &Path, columns: &PointTableArgs, names: &[KnobName]) -> anyhow::Result<TuningKnobs> {
     let named: Vec<TuningKnob> = names.iter().map(|name| (*name).into()).collect();
     let alone = |knob: &TuningKnob| TuningKnob::SINGLY_TUNABLE.contains(knob);

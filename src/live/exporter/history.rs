@@ -1,4 +1,4 @@
-//! Partitions that are read from their oldest record: what they hold at the start is history, and no news.
+//! Partitions that are read from their oldest record: their records at the start are history, and not news.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,11 +11,11 @@ struct PartitionHistory {
     unread: BTreeSet<Topic>,
     /// Topics of which a record was read.
     begun: BTreeSet<Topic>,
-    /// The oldest record of a topic is not its first: retention has deleted what was before it.
+    /// The oldest record of a topic is not its first: retention has deleted earlier ones.
     is_cut: bool,
 }
 
-/// Reading of all partitions, by number. A partition that nobody has announced has no history.
+/// Reading of all partitions, by number. A partition that was not announced has no history.
 #[derive(Debug, Default)]
 pub struct PartitionHistories(BTreeMap<i32, PartitionHistory>);
 
@@ -47,7 +47,7 @@ impl PartitionHistories {
         self.0.get(&partition).is_none_or(|history| history.unread.is_empty())
     }
 
-    /// Returns whether retention has deleted a part of what one of these partitions held.
+    /// Returns whether retention has deleted a part of one of these partitions.
     pub fn is_cut(&self, partitions: &BTreeSet<i32>) -> bool {
         partitions.iter().any(|partition| self.0.get(partition).is_some_and(|history| history.is_cut))
     }

@@ -67,7 +67,7 @@ pub const WORKLOAD_GAUGES: [MetricSpec<WorkloadSeries>; 6] = [
     MetricSpec {
         name: "power_watts",
         instrument: ("eadt.workload.power", "W"),
-        help: "Mean power of the newest window; absent once a workload is silent or its job has ended",
+        help: "Mean power of the newest window; absent once the job has ended or left its GPUs, or its next window is overdue",
         value: |it| it.power_watts,
     },
     MetricSpec {
@@ -102,14 +102,14 @@ pub const WORKLOAD_GAUGES: [MetricSpec<WorkloadSeries>; 6] = [
     },
 ];
 
-/// The counter of decisions and what came of them, by outcome.
+/// The counter of decisions by outcome.
 pub const OUTCOME: (&str, (&str, &str), &str) = (
     "outcomes",
     ("eadt.workload.outcomes", "{outcome}"),
     "Decisions: maintain, kept, and decided for those to change something; of these applied: changed, reverted; and the actuator's other reports: ready, refused, recommended, rolled_back, failed",
 );
 
-/// Gauges of a GPU, at its newest sample. In OTLP they have the names of the semantic conventions of hardware, where these have
+/// Gauges of a GPU, at its newest sample. In OTLP they have the names of the semantic conventions of hardware, if these have
 /// one.
 pub const GPU_GAUGES: [MetricSpec<GpuTelemetry>; 4] = [
     MetricSpec {

@@ -149,7 +149,7 @@ fn decision(workload: &str, id: &str, action: ControllerAction) -> Decision {
     Decision { id: id.into(), workload: workload.into(), time: at(2), action, ..Decision::default() }
 }
 
-/// A record of a topic under the default prefix.
+/// Returns a record of a topic under the default prefix.
 fn record(topic: Topic, partition: i32, offset: i64, event: &dyn erased::Event) -> ConsumerRecord {
     ConsumerRecord {
         at: TopicPartition { topic: format!("eadt.{topic}").into(), partition },
@@ -161,7 +161,7 @@ fn record(topic: Topic, partition: i32, offset: i64, event: &dyn erased::Event) 
     }
 }
 
-/// An exporter to which both partitions of every topic with a history are announced.
+/// Returns an exporter to which both partitions of every topic with a history are announced.
 fn announced(metrics: &MetricsRegistry) -> (Exporter, Vec<TopicPartition>) {
     let exporter = Exporter::new(metrics, MetricsSettings::default());
     let of = |topic: Topic| {
@@ -214,7 +214,7 @@ fn no_scrape_shows_a_part_of_the_history() {
         exporter.on_record(Topic::EfficiencyWindows, &window(3));
         while exporter.refresh() {}
         assert_eq!(all(), [Some(counted[1]), Some(24_000.0), Some(0.0)], "{oldest}");
-        // Somebody new is news.
+        // A new workload is news.
         exporter
             .on_record(Topic::Decisions, &record(Topic::Decisions, 0, 9, &decision("a/new", "n", ControllerAction::Maintain)));
         assert!(metrics.text().contains("workload=\"new\""));
@@ -296,10 +296,10 @@ fn a_workload_that_is_gone_takes_no_power_and_no_place() {
     take("a/old", 0);
     take("a/other", 0);
     take("b/new", 10);
-    // A simulated one at another time is nobody's measure.
+    // A simulated one at another time does not count as the newest.
     let simulated = EfficiencyWindow { origin: Origin::Simulated, ..window("c/simulated", 100_000) };
     exporter.take(Topic::EfficiencyWindows, &serde_json::to_vec(&simulated).unwrap());
-    assert_eq!(names(0), only("old", Some(100.0), 3));
+    assert_eq!(names(0), only("old", None, 3), "its next window is overdue");
     // As soon as the others are a quarter of an hour ahead.
     take("b/new", 20);
     assert_eq!(names(0), only("new", Some(100.0), 1));

@@ -40,7 +40,7 @@ fn window(minute: i64, joules: f64) -> EfficiencyWindow {
     }
 }
 
-/// The lines of a screen.
+/// Returns the lines of a screen.
 fn screen(picture: &ViewFrame, state: &mut ViewState, width: u16, height: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| draw(frame, picture, state)).unwrap();
@@ -48,7 +48,7 @@ fn screen(picture: &ViewFrame, state: &mut ViewState, width: u16, height: u16) -
     buffer.content().chunks(width.into()).map(|line| line.iter().map(ratatui::buffer::Cell::symbol).collect()).collect()
 }
 
-/// The lines of what a tally shows, with the only workload selected.
+/// Returns the lines of what a tally shows, with the only workload selected.
 fn shown(tally: &LiveTally) -> Vec<String> {
     let selected = tally.workloads.keys().next().cloned();
     screen(&ViewFrame::of(tally, selected.as_deref()), &mut ViewState::default(), 140, 40)
@@ -87,7 +87,7 @@ fn an_address_is_whole_or_not_there() {
         let head = &screen(&picture, &mut ViewState::default(), width, 24)[0];
         assert!(head.contains(shown) && head.contains("http://127.0.0.1:9580/"), "{width}: {head}");
     }
-    // What is left of an address is not shown.
+    // The rest of an address is not shown.
     let head = &screen(&picture, &mut ViewState::default(), 60, 24)[0];
     assert!(head.contains("██░░░ 41 % 3 min 12 s left") && !head.contains("http"), "{head}");
     (picture.headline, picture.now, picture.progress) = ("k".repeat(90), None, None);
@@ -250,7 +250,7 @@ fn from_one_to_a_thousand_workloads_and_from_80_to_200_columns_nothing_is_cut_an
     (state.search, state.paused) = ("train-0042".into(), true);
     let all = screen(&picture, &mut state, 80, 24).join("\n");
     assert!(all.contains("/train-0042") && all.contains("hides 999") && all.contains("held: p goes on"), "{all}");
-    // Smaller than anybody wants: no panic, and the origin is there.
+    // Smaller than any useful terminal: no panic, and the origin is there.
     for (width, height) in [(20, 6), (10, 3), (1, 1), (300, 100)] {
         for page in [ViewPage::Table, ViewPage::Details, ViewPage::Help] {
             state.page = page;

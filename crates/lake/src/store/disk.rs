@@ -1,4 +1,4 @@
-//! The few file operations that a folder needs, apart so that a test can lose what was not synced.
+//! The few file operations that a folder needs, separate so that a test can lose unsynced writes.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -18,7 +18,7 @@ use super::ParquetInput;
 pub struct FolderEntry {
     pub name: String,
     pub folder: bool,
-    /// What it is if it is neither a file nor a folder.
+    /// Kind of the entry if it is neither a file nor a folder.
     pub special: Option<&'static str>,
     pub bytes: u64,
 }
@@ -46,12 +46,11 @@ pub(crate) struct OsDisk;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Pause between two readings of a folder.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Names of so many bytes come in one system call, so that they are what was there at one time: half of the buffer of the C
-/// library.
+/// Names of so many bytes come in one system call, so that they are from one moment: half of the buffer of the C library.
 const ONE_CALL: usize = 16 << 10;
 /// Most bytes that a name takes there beside its own.
 const BESIDE_NAME: usize = 27;
-/// Two changes that are further apart have different times, even where the file system takes them from the timer's interrupts.
+/// Two changes that are further apart have different times, even if the file system takes them from the timer's interrupts.
 const TICK: Duration = Duration::from_millis(20);
 
 /// Reads the names in a folder. Returns `None` if it takes several system calls and the folder changed meanwhile: what was
@@ -178,8 +177,8 @@ mod tests {
         Ok(OsDisk.entries(folder)?.into_iter().map(|entry| entry.name).collect())
     }
 
-    /// Reads a folder while somebody replaces a file in it, as who records what it archived: the new file is there before the old
-    /// one goes. There is a pause after every twenty.
+    /// Reads a folder while a thread replaces a file in it, like a writer of extent records: the new file exists before the old
+    /// one is deleted. There is a pause after every twenty.
     fn read_while_replaced(folder: &Path, reads: usize, pause: Duration) -> Vec<Vec<String>> {
         let is_over = AtomicBool::new(false);
         let file = |number: u64| folder.join(format!("record-{number}"));

@@ -43,8 +43,8 @@ impl<D: Disk> FolderStore<D> {
         Ok(())
     }
 
-    /// Makes the names of a folder and of those above it durable, those that were there before, too: whoever made them may have
-    /// been killed in between. Once a process is enough.
+    /// Makes the names of a folder and of those above it durable, even if they existed before: the process that made them may
+    /// have been killed in between. Once a process is enough.
     fn keep_folders(&self, path: &Path) -> io::Result<()> {
         let Some(parent) = path.parent().filter(|_| !self.durable().contains(path)) else { return Ok(()) };
         self.keep_folders(parent)?;

@@ -24,7 +24,7 @@ pub(crate) use object::BucketStore;
 #[derive(Debug, Clone)]
 pub(crate) struct StoredFile {
     pub path: String,
-    /// What it is if it is not a file.
+    /// Kind of the entry if it is not a file.
     pub special: Option<&'static str>,
     pub bytes: u64,
 }
@@ -36,14 +36,14 @@ pub(crate) trait ArchiveStore: Send + Sync + fmt::Debug {
     /// Makes a new file visible, durably and in one step. The same content again is accepted: the call may be repeated.
     /// [`io::ErrorKind::AlreadyExists`] where other content has that name.
     fn create(&self, path: &str, bytes: Bytes) -> io::Result<()>;
-    /// Makes a visible file durable that whoever made it may have left between the two.
+    /// Makes a visible file durable, if its writer may have been killed between the two.
     fn make_durable(&self, path: &str) -> io::Result<()>;
     fn read(&self, path: &str) -> io::Result<ParquetInput>;
     /// Returns some bytes of a file, or an error if the file has fewer.
     fn range(&self, path: &str, range: Range<u64>) -> io::Result<Bytes>;
     /// Deletes a file. A file that is gone already is no error.
     fn delete(&self, path: &str) -> io::Result<()>;
-    /// Removes what an interrupted [`ArchiveStore::create`] left behind; returns how many files that were.
+    /// Removes the files of interrupted [`ArchiveStore::create`] calls; returns their number.
     fn sweep(&self) -> io::Result<u64>;
 }
 

@@ -1,4 +1,4 @@
-//! An object store: one conditional put a file, so that there is nothing half-written and nothing to sweep.
+//! An object store: one conditional put a file, so that no file is half-written and nothing is swept.
 
 use std::fmt;
 use std::io;

@@ -38,7 +38,7 @@ fn write(archive: &Archive, limits: RollLimits, rows: &[ArchiveRow]) -> Vec<Writ
     written
 }
 
-/// The offsets that the log had deleted before this file was written.
+/// Returns the offsets that the log had deleted before this file was written.
 fn deleted(archive: &Archive, name: &ArchiveFileName) -> Vec<(i64, i64)> {
     let listing = archive.files().unwrap();
     archive.about(listing.files.iter().find(|file| file.name == *name).unwrap()).unwrap().deleted
@@ -94,7 +94,7 @@ fn offsets_that_the_log_deleted_belong_to_the_file_before_which_they_are_reporte
     let mut writer = ArchiveWriter::new(archive.clone(), RollLimits::default());
     writer.start(TOPIC, 1, 0);
     writer.push(&telemetry(1, 0, 1), time(1)).unwrap();
-    // What lies behind what was read is not deleted again.
+    // Records behind the read ones are not deleted again.
     writer.deleted(TOPIC, 1, 0);
     writer.deleted(TOPIC, 1, 1);
     writer.deleted(TOPIC, 1, 9);
@@ -137,7 +137,7 @@ fn who_is_refused_once_a_file_is_encoded_writes_nothing_and_may_try_again() {
     let refused = || Err(LakeError::Location { location: "lost".to_owned(), detail: "it is another's".to_owned() });
     assert!(matches!(writer.roll_if(TOPIC, 0, refused), Err(LakeError::Location { .. })));
     assert_eq!((archive.files().unwrap().files.len(), writer.durable(TOPIC, 0), writer.rows()), (0, Some(0), 1));
-    // What comes in between is of the next file.
+    // Records in between belong to the next file.
     writer.push(&telemetry(0, 1, 1), time(1)).unwrap();
     let written = writer.roll_all().unwrap();
     assert_eq!(written.iter().map(|file| (file.name.first, file.name.last)).collect::<Vec<_>>(), [(0, 0), (1, 1)]);
@@ -481,7 +481,7 @@ fn columns_without_values_in_one_file_are_read_in_the_next() {
     assert_eq!(read, expected);
 }
 
-/// Whoever has no checksum may have a footer that is wrong; what a compaction does not read is gone for good.
+/// A file without a checksum may have a wrong footer; rows that a compaction does not read are lost.
 #[test]
 fn null_counts_are_trusted_of_verified_files_and_never_where_all_columns_are_read() {
     let folder = tempfile::tempdir().unwrap();

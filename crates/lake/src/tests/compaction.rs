@@ -23,7 +23,7 @@ const TARGET: u64 = 128 << 20;
 /// Rows of a file: more than a batch.
 const FILE_ROWS: usize = 1_500;
 
-/// An archive of files with so many rows each, at the times of `at`.
+/// Returns an archive of files with so many rows each, at the times of `at`.
 fn archive(folder: &Path, files: usize, at: impl Fn(i64) -> i64) -> (Archive, Vec<ArchiveRow>, Vec<ArchiveFile>) {
     let archive = Archive::folder(folder).unwrap();
     let limits = RollLimits { rows: FILE_ROWS, age_micros: 1 << 50, ..RollLimits::default() };
@@ -167,7 +167,7 @@ fn a_file_that_has_other_rows_than_its_footer_states_is_named_by_every_reader_an
     }
 }
 
-/// Returns what a store keeps of a file.
+/// Returns the bytes of a file that a store keeps.
 type KeepRule = fn(Bytes) -> Bytes;
 
 /// A folder that keeps something else than it was given.

@@ -20,7 +20,7 @@ fn log() -> Vec<ArchiveRow> {
     (0..12).map(|n| row(TOPIC, (n % 2) as i32, n / 2 * 3, n * 9_000, &json!({"state": n}))).collect()
 }
 
-/// What the archiver does: from where the files end to the end of the log.
+/// Archives from the end of the files to the end of the log, like the archiver.
 fn archive_all(archive: &Archive, log: &[ArchiveRow]) -> Result<()> {
     archive.sweep()?;
     archive.make_newest_durable(&archive.files()?)?;
@@ -70,7 +70,7 @@ fn killed_or_powerless_at_any_step_each_offset_is_in_exactly_one_file() {
             assert!(archive_all(&on(&disk), &log).unwrap_err().is_transient());
             disk.reboot(power_loss);
             let at = format!("step {step}, power loss {power_loss}");
-            // What is visible is whole, even before the restart.
+            // Visible files are whole, even before the restart.
             let archive = on(&disk);
             for partition in 0..2 {
                 let rows = all(&archive, TOPIC, partition).unwrap_or_else(|error| panic!("{at}: {error}"));
@@ -84,7 +84,7 @@ fn killed_or_powerless_at_any_step_each_offset_is_in_exactly_one_file() {
     }
 }
 
-/// A kill may come before something visible is durable, and whoever goes on builds upon it.
+/// A kill may come before a visible file is durable, and its successor builds upon it.
 #[test]
 fn what_a_killed_archiver_made_visible_outlives_a_power_loss_once_another_one_went_on() {
     let log = log();

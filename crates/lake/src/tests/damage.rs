@@ -10,7 +10,7 @@ use crate::{Archive, ArchiveFileName, ArchiveWriter, RollLimits, compact};
 
 const TOPIC: Topic = Topic::GpuTelemetry;
 
-/// An archive of one topic with two partitions, of three files each.
+/// Returns an archive of one topic with two partitions, of three files each.
 fn archive() -> (tempfile::TempDir, Archive, Vec<(ArchiveFileName, PathBuf)>) {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::folder(folder.path()).unwrap();
@@ -83,7 +83,8 @@ fn a_file_that_is_gone_is_missed_wherever_it_was() {
         fs::remove_file(path).unwrap();
     }
     assert_eq!(lost(&archive), [(TOPIC, 1, 0, 29)]);
-    // Who goes on at the end of the files makes up for what was lost there; what is lost at the start stays so.
+    // A writer that resumes at the end of the files writes records lost there again; records lost at the start stay
+    // lost.
     let mut writer = ArchiveWriter::new(archive.clone(), RollLimits::default());
     for offset in 15..40 {
         let row = telemetry(1, offset, offset);
@@ -113,12 +114,12 @@ fn a_partition_without_a_record_is_named_until_its_range_is_recorded() {
     let last = files.last().unwrap().name.clone();
     fs::remove_file(folder.path().join(last.path())).unwrap();
     assert_eq!(lost(&other), [(TOPIC, last.partition, last.first, last.last)]);
-    // What is left of a topic whose files are all gone is a record.
+    // If all files of a topic are gone, a record is left.
     fs::remove_dir_all(folder.path().join(format!("topic={TOPIC}"))).unwrap();
     assert_eq!(unrecorded(&other), (vec![], false));
 }
 
-/// The records of an archive.
+/// Returns the records of an archive.
 fn records(folder: &Path) -> Vec<PathBuf> {
     let mut records: Vec<_> = fs::read_dir(folder.join("_archived")).unwrap().map(|entry| entry.unwrap().path()).collect();
     records.sort();

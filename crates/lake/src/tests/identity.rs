@@ -31,7 +31,7 @@ fn names(archive: &Archive) -> Vec<ArchiveFileName> {
     archive.files().unwrap().files.into_iter().map(|file| file.name).collect()
 }
 
-/// The ids in the footers of all files.
+/// Returns the ids in the footers of all files.
 fn ids(archive: &Archive) -> BTreeSet<Option<String>> {
     let id = |name: &ArchiveFileName| match archive.reader(name).unwrap().owner() {
         FileOwner::Archive(id) => Some(id.clone()),
@@ -93,7 +93,7 @@ fn an_archive_keeps_its_id() {
     write_in_tens(&open(folder.path(), Some(2)), 20..40);
     compact(&open(folder.path(), None), "2027-01-01", 1 << 30).unwrap();
     assert_eq!((ids(&archive), names(&archive).len()), (one.clone(), 2));
-    // Whoever writes or compacts it without the record goes by the files.
+    // A writer or a compaction without the record uses the ids in the files.
     fs::remove_dir_all(folder.path().join("_archived")).unwrap();
     let next = open(folder.path(), Some(3));
     next.newest(&next.files().unwrap()).unwrap();
@@ -104,7 +104,7 @@ fn an_archive_keeps_its_id() {
     assert!(folder.path().join(format!("_archived/id+{}", hex(1))).exists());
 }
 
-/// Whatever is read first.
+/// In any order of reading.
 #[test]
 fn a_file_without_an_id_is_of_another_archive_than_files_with_one() {
     let ((folder, archive), (other, without)) = (begin(Some(1)), begin(None));
@@ -117,7 +117,7 @@ fn a_file_without_an_id_is_of_another_archive_than_files_with_one() {
     let text = refused(all(&open(folder.path(), None), TOPIC, 0), &name);
     assert!(text.contains("it has no id, and this archive has the id"), "{text}");
     fs::remove_dir_all(folder.path().join("_archived")).unwrap();
-    // Without a record the next file is the one that differs.
+    // Without a record, the next file is the one that differs.
     let text = refused(all(&open(folder.path(), None), TOPIC, 0), &names(&archive)[1]);
     assert!(text.contains(&name.path()) && text.contains("has none"), "{text}");
     // And the reverse.
@@ -157,7 +157,7 @@ fn files_of_earlier_versions_are_read_beside_others_and_noted() {
     assert_eq!(all(&read, TOPIC, 0).unwrap().len(), 20);
     let gaps = IdentityGaps { is_unrecorded: false, unidentified: BTreeSet::from([name.path()]) };
     assert_eq!(read.identity_gaps(), gaps);
-    // What they become has the id.
+    // The compacted files have the id.
     compact(&open(folder.path(), Some(2)), "2027-01-01", 1 << 30).unwrap();
     assert_eq!(ids(&archive), BTreeSet::from([Some(hex(1))]));
 }
@@ -180,7 +180,7 @@ fn a_missing_record_of_the_id_is_noticed_and_can_be_written_again() {
     assert!(!is_unrecorded(&without) && !without.record_missing_id().unwrap());
 }
 
-/// All files below a folder, with their bytes.
+/// Returns all files below a folder, with their bytes.
 fn stored(folder: &Path) -> BTreeSet<(String, Vec<u8>)> {
     let records = fs::read_dir(folder.join("_archived")).unwrap().map(|entry| entry.unwrap().file_name());
     let records = records.map(|name| format!("_archived/{}", name.to_str().unwrap()));

@@ -73,7 +73,7 @@ pub(crate) fn write_in_tens(archive: &Archive, offsets: std::ops::Range<i64>) {
     writer.roll_all().unwrap();
 }
 
-/// All rows of a partition, or the first error.
+/// Returns all rows of a partition, or the first error.
 pub(crate) fn all(archive: &Archive, topic: Topic, partition: i32) -> crate::Result<Vec<ArchiveRow>> {
     let rows: PartitionRows = archive.rows(&archive.files()?, topic, partition);
     rows.collect()

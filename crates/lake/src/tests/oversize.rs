@@ -38,7 +38,8 @@ fn with_reason(bytes: usize) -> ArchiveRow {
     row(TOPIC, 0, 0, 0, &json!({"time": "2026-01-02T00:00:00Z", "reason": "a".repeat(bytes)}))
 }
 
-/// The row at each of these offsets in this order of time, written as the archiver writes; it is in memory once.
+/// Returns the row at each of these offsets in this order of time, written as the archiver writes; it is in memory
+/// once.
 fn archive(row: &ArchiveRow, offsets: impl Iterator<Item = i64>) -> (tempfile::TempDir, Archive, ArchiveFileName) {
     let offsets: Vec<i64> = offsets.collect();
     let name = name(offsets.len() as i64);
@@ -228,7 +229,7 @@ fn refused_schema(bytes: &[u8]) -> String {
     read
 }
 
-/// An archive with two files of so many rows, all like this one.
+/// Returns an archive with two files of so many rows, all like this one.
 fn two_files(row: &ArchiveRow, rows: i64) -> (tempfile::TempDir, Archive, [ArchiveFileName; 2]) {
     let names = [0, rows].map(|first| ArchiveFileName { first, last: first + rows - 1, ..name(rows) });
     let (folder, archive) = stored(&names[0], &encoded(row, &names[0], 0..rows));

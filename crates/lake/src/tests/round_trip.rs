@@ -51,7 +51,7 @@ trait Case {
     fn schema(&self) -> Value;
     /// Both decode to the same event, or are refused alike.
     fn same(&self, before: &[u8], after: &[u8]);
-    /// The canonical text of this event, where it is one.
+    /// Returns the canonical text of this event, if it is one.
     fn canonical(&self, value: &Value) -> Option<Vec<u8>>;
 }
 
@@ -79,7 +79,7 @@ impl<T: Event> Case for Of<T> {
     }
 }
 
-/// A value with every property that a schema names, written without the crate's own reading of schemas.
+/// Returns a value with every property that a schema names, written without the crate's own reading of schemas.
 fn full(root: &Value, schema: &Value) -> Value {
     if let Some(path) = schema["$ref"].as_str() {
         return full(root, root.pointer(path.trim_start_matches('#')).unwrap());
@@ -214,7 +214,7 @@ fn headers_and_keys_of_any_kind_come_back() {
         ("eadt_origin_timestamp", b"1767312000123"),
         ("trace", b"\x00\x01"),
     ]);
-    // Whoever wrote a header twice finds both, in their order.
+    // A header that was written twice is read twice, in order.
     let mut twice = row(Topic::DeadLetters, 0, 3, 1, &json!("x"));
     let again = twice.headers.clone();
     twice.headers.extend(again);
@@ -275,7 +275,7 @@ fn headers_and_keys_of_any_kind_come_back() {
     }
 }
 
-/// A value for a property: mostly of its type, sometimes anything.
+/// Returns a value for a property: mostly of its type, sometimes anything.
 fn any_value() -> impl Strategy<Value = Value> {
     prop_oneof![
         Just(Value::Null),

@@ -1,4 +1,4 @@
-//! What is read from columns is what decoding the built row gives.
+//! Checks that reading from columns gives the same as decoding the built row.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ fn stored(rows: &[ArchiveRow]) -> Vec<StoredRow> {
     run(rows).rows().collect()
 }
 
-/// Whether the row was read from its columns; if so, as its bytes are.
+/// Returns whether the row was read from its columns; if so, as its bytes are.
 fn agrees<T: DecodableEvent + PartialEq + std::fmt::Debug>(
     stored: &StoredRow,
     row: &ArchiveRow,

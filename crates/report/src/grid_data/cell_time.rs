@@ -34,7 +34,7 @@ impl CellTime {
         }
     }
 
-    /// Returns the dates that it may be; `None`: it has a time of day, or a zone.
+    /// Returns the dates that it may be; `None` if it has a time of day, or a zone.
     pub(super) fn dates(self) -> Option<LocalReadings> {
         let readings = self.readings().filter(|_| !self.has_zone())?;
         readings.times().all(|time| time.time() == Time::midnight()).then_some(readings)

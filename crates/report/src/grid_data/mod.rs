@@ -81,7 +81,7 @@ pub fn time_zone(name: &str) -> Result<TimeZone, GridDataError> {
 /// A sum over windows.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct GridTotal {
-    /// `None`: a part of the energy has no price.
+    /// `None` if a part of the energy has no price.
     pub(crate) sum: Option<f64>,
     pub(crate) note: String,
 }

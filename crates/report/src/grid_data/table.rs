@@ -45,7 +45,7 @@ impl DateColumns {
     }
 }
 
-/// The columns that make the time of a row together, where no column holds whole times.
+/// The columns that make the time of a row together, if no column holds whole times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct DateAndHour {
     date: DateColumns,
@@ -200,7 +200,7 @@ impl GridDataTable {
         self.column(is_time).or_else(|| (0..self.header.len()).find(holds_times)).or_else(|| self.column(counts))
     }
 
-    /// Returns the column whose name, without what is in brackets, is one of these.
+    /// Returns the column with one of these names, ignoring text in brackets.
     fn column_called(&self, names: &[&str]) -> Option<usize> {
         self.column(|name| name.split(['[', '(']).next().is_some_and(|name| names.contains(&name.trim())))
     }
@@ -270,7 +270,7 @@ impl GridDataTable {
         named.or_else(|| whole.first().copied()).or_else(|| columns.iter().copied().find(holds_some))
     }
 
-    /// Returns the column of whole times: one whose cells or whose name have a zone, else the first.
+    /// Returns the column of whole times: one with a zone in its cells or its name, else the first.
     fn whole_time_column(&self) -> Option<usize> {
         let holds_times = |index: &usize| {
             let counts = is_time(&self.header[*index].to_lowercase());
@@ -288,7 +288,7 @@ impl GridDataTable {
         self.cells(index).all(|cell| self.time_of(cell).is_some_and(CellTime::has_zone)) || names_zone(&self.header[index])
     }
 
-    /// Returns the columns of dates and of hours, or of times of day, that make the times together, where no column holds whole
+    /// Returns the columns of dates and of hours, or of times of day, that make the times together, if no column holds whole
     /// times.
     fn date_and_hour_columns(&self) -> Option<DateAndHour> {
         if self.whole_time_column().is_some() {
@@ -445,7 +445,7 @@ pub(super) fn list_first<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> S
     counts::list_first(&names, NAMES_SHOWN)
 }
 
-/// Leaves out what is not wanted, if something is.
+/// Keeps the wanted columns only, if there are any.
 pub(super) fn prefer(columns: &mut Vec<usize>, is_wanted: impl Fn(usize) -> bool) {
     if columns.len() > 1 && columns.iter().any(|index| is_wanted(*index)) {
         columns.retain(|index| is_wanted(*index));
@@ -516,7 +516,7 @@ pub(super) fn read_steps(
     }
     let mut gaps: Vec<f64> = points.windows(2).map(|pair| pair[1].1.duration_since(pair[0].1).as_secs_f64()).collect();
     gaps.sort_by(f64::total_cmp);
-    // Nobody knows how long a single row holds: an hour, as is usual.
+    // The validity of a single row is unknown. It is assumed to be an hour, as is usual.
     let usual = gaps.get(gaps.len() / 2).copied().unwrap_or(3600.0);
     let mut steps = Vec::new();
     for (index, (_, from, value)) in points.iter().enumerate() {
@@ -600,7 +600,7 @@ fn carbon_column(table: &GridDataTable, named: Option<&str>) -> Result<usize, Gr
     if let Some(index) = found.first() {
         return Ok(*index);
     }
-    // `WattTime` has the values in `value`, and what they are in `units`.
+    // `WattTime` has the values in `value`, and their kind in `units`.
     match table.column(|name| name == "value") {
         Some(index) if carbon_rank(&table.name_with_unit(index, UnitKind::Mass)?) > 0 => Ok(index),
         _ => {

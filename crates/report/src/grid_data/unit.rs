@@ -72,7 +72,7 @@ const POWERS: &[&str] = &["kw", "mw", "gw"];
 /// Units of energy that may end a word.
 const JOINED_ENERGIES: &[&str] = &["kwh", "mwh", "gwh", "twh"];
 
-/// Currencies by other names than their codes, and their parts; in whole units, and the code where there is one only.
+/// Currencies by other names than their codes, and their parts; in whole units, and the code if there is one only.
 const MONEY: &[(&str, f64, Option<&str>)] = &[
     ("c", 0.01, None),
     ("ct", 0.01, None),
@@ -359,7 +359,7 @@ fn is_known(word: &str) -> bool {
     energy_kwh(word).is_some() || money(word).is_some() || mass(word).is_some() || is_foreign
 }
 
-/// Splits a name into its words, in lower case, and what is between them.
+/// Splits a name into its words, in lower case, and the text between them.
 fn tokens(name: &str) -> Vec<UnitToken> {
     let mut found = Vec::new();
     let mut chunk = String::new();

@@ -135,7 +135,7 @@ fn write_chart(out: &mut String, workload: &WorkloadReport, axes: &Axes) -> fmt:
     write_legend(out, axes, &origins)
 }
 
-/// Returns the chart in words, for who does not see it.
+/// Returns the chart as text, for readers who cannot see it.
 fn description(workload: &WorkloadReport) -> String {
     let restarts = workload.curve.iter().filter(|point| point.restarted).count();
     let joules = workload.joules_per_sample.map(|joules| format!("{} J/sample over all", units::joules_per_sample(joules)));
@@ -220,7 +220,7 @@ fn write_axes(out: &mut String, points: &[WindowPoint], axes: &Axes) -> fmt::Res
     Ok(())
 }
 
-/// Returns the line of an origin: solid where it is measured, broken elsewhere, if origins differ.
+/// Returns the line of an origin: solid if it is measured, broken elsewhere, if origins differ.
 fn line_class(origin: Origin, origins: &BTreeSet<Origin>) -> &'static str {
     match origin {
         _ if origins.len() < 2 => "",
@@ -234,7 +234,7 @@ fn midpoint(point: &WindowPoint) -> EventTime {
     point.start.plus_micros((point.end.micros() - point.start.micros()) / 2)
 }
 
-/// Writes the power: its line is broken where nothing is known.
+/// Writes the power line, with breaks at unknown values.
 fn write_power(out: &mut String, points: &[WindowPoint], axes: &Axes) -> fmt::Result {
     let Some(panel) = &axes.power else { return Ok(()) };
     for (is_known, run) in runs_by(points, |point| point.power_watts.is_some()) {
@@ -250,7 +250,7 @@ fn write_power(out: &mut String, points: &[WindowPoint], axes: &Axes) -> fmt::Re
     Ok(())
 }
 
-/// Writes J/sample and its baseline. The line is broken where nothing is known, and at restarts, which are hatched.
+/// Writes J/sample and its baseline. The line has breaks at unknown values, and at restarts, which are hatched.
 fn write_energy(out: &mut String, points: &[WindowPoint], axes: &Axes, origins: &BTreeSet<Origin>) -> fmt::Result {
     let Some(panel) = &axes.energy else { return Ok(()) };
     for (baseline, run) in runs_by(points, |point| point.baseline.map(f64::to_bits)) {

@@ -8,7 +8,6 @@ use eadt_schemas::v1::Origin;
 
 use super::columns::{ColumnTotal, ReportTable, TableColumns};
 use super::{NAMES_SHOWN, ReportSection, SharedNote, html, markdown, origin_mark, shared_notes, signed_percent, text};
-use crate::comparison::DIFFERENT_WORK;
 use crate::comparison::FigurePair;
 use crate::run_comparison::WorkloadPair;
 use crate::units::{self, ColumnUnit};
@@ -76,7 +75,7 @@ impl RunComparison<'_> {
         format!("{mark}{} in both runs: {parts}", counted(self.pairs.len(), "workload"))
     }
 
-    /// Returns the distinct origins of what is compared.
+    /// Returns the distinct origins of the compared runs.
     fn origins(&self) -> Vec<Origin> {
         let all: BTreeSet<Origin> = self.pairs.iter().flat_map(|pair| [pair.this.origin, pair.other.origin]).collect();
         all.into_iter().collect()
@@ -90,9 +89,6 @@ impl RunComparison<'_> {
         let general = |text: String| SharedNote { about: String::new(), text };
         let mut notes: Vec<SharedNote> = self.source_notes.iter().cloned().map(general).collect();
         notes.extend(shared_notes(refusals));
-        if self.is_of_different_work() {
-            notes.push(general(DIFFERENT_WORK.to_owned()));
-        }
         for (names, run) in [(&self.only_this, "this run"), (&self.only_other, "the other run")] {
             match names.as_slice() {
                 [] => {}

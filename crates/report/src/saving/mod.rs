@@ -3,7 +3,7 @@
 //! docs/use/report.md has the method for readers. In short:
 //!
 //! 1. Every tumbling window of the run has a setting (`timeline`): layout, power cap and clocks. The first one is the starting
-//!    setting; one that somebody sets from outside is the starting setting from then on.
+//!    setting; one that is set from outside is the starting setting from then on.
 //! 2. Undisturbed windows are put into phases of the work (`phases`) without asking any controller.
 //! 3. A phase's baseline is the mean power and throughput of its undisturbed windows at the starting setting.
 //! 4. Compared are all windows at the starting setting, with themselves; and all others whose phase has a baseline: the starting
@@ -28,9 +28,9 @@ use timeline::{SettingTimeline, WindowSetting};
 /// Baseline that a window is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct WindowBaseline {
-    /// Number of the phase, from 0; `None`: not known.
+    /// Number of the phase, from 0; `None` if unknown.
     pub(crate) phase: Option<usize>,
-    /// Energy that the starting layout would have taken in the window's time; `None`: not comparable.
+    /// Energy that the starting layout would have taken in the window's time; `None` if it is not comparable.
     pub(crate) baseline_joules: Option<f64>,
     pub(crate) baseline_samples: Option<f64>,
 }
@@ -43,7 +43,7 @@ pub(crate) struct SavingEstimate {
     pub(crate) ratio: Option<f64>,
     /// Ends of the 90 % interval of the ratio.
     pub(crate) interval: Option<(f64, f64)>,
-    /// Samples over what the starting layout would have done in the same time.
+    /// Samples over those of the starting layout in the same time.
     pub(crate) throughput_ratio: Option<f64>,
     /// Energy of the windows that are compared. Energy and samples in no window are in no figure of the saving: of which time and
     /// of which work they are is not known.
@@ -52,7 +52,7 @@ pub(crate) struct SavingEstimate {
     pub(crate) expected_joules: Option<f64>,
     /// J/sample of the windows that are compared.
     pub(crate) compared: Option<f64>,
-    /// The setting was changed, and there is nothing to compare with.
+    /// The setting was changed, and there is no baseline.
     pub(crate) lacks_baseline: bool,
     /// One for each window of the run, in its order.
     pub(crate) windows: Vec<WindowBaseline>,
@@ -349,15 +349,15 @@ impl NeighbourPhases {
     }
 }
 
-/// Watts and samples per second of a good window.
+/// Returns watts and samples per second of a good window.
 fn power_and_rate(window: &ReportWindow) -> (f64, f64) {
     let seconds = known_seconds(window);
     let over = |value: Option<f64>, seconds: f64| divide_known(value, Some(seconds)).unwrap_or(0.0);
     (over(window.run_energy, seconds.0), over(window.samples, seconds.1))
 }
 
-/// Returns the seconds in which the energy of a window is known, and in which its progress is. A restart makes none, and is known
-/// to.
+/// Returns the seconds in which the energy of a window is known, and in which its progress is. A restart makes none, and counts
+/// as known.
 fn known_seconds(window: &ReportWindow) -> (f64, f64) {
     let progress = if window.restarted { window.run_seconds } else { window.progress_seconds() };
     (window.covered_seconds(), progress)

@@ -22,7 +22,7 @@ pub(super) struct WindowObservation {
     pub setting: usize,
     /// Index of the part of the setting that only a restart changes.
     pub processes: usize,
-    /// Power cap and SM clock; infinite where there is none.
+    /// Power cap and SM clock; infinite without a limit.
     pub limits: [f64; 2],
     /// Samples per second.
     pub rate: f64,

@@ -13,7 +13,7 @@ pub(super) struct WindowSetting {
     pub index: usize,
     /// Index of the part that only a restart changes.
     pub processes: usize,
-    /// Power cap and SM clock; infinite where there is none.
+    /// Power cap and SM clock; infinite without a limit.
     pub limits: [f64; 2],
     /// Index of the starting setting that it is compared with.
     pub start: usize,
@@ -33,7 +33,7 @@ pub(super) struct SettingTimeline {
 
 /// A limit of this part of the one at which nothing is held back is none.
 const NO_LIMIT: f64 = 0.995;
-/// Throughput below this part of what it was means that processes were away.
+/// Throughput below this part of its former value means that processes were away.
 const AWAY: f64 = 0.7;
 
 impl SettingTimeline {
@@ -77,7 +77,7 @@ impl SettingTimeline {
             let other = last.is_some_and(|(before, _)| before != index);
             let decided_before = |layout: &Layout| decided.iter().any(|(known, at)| *known == layout && *at <= window.end);
             let ours = acted || layout.is_none_or(decided_before);
-            // A layout that somebody else sets is the starting setting from then on.
+            // A layout that is set from outside is the starting setting from then on.
             if start.is_none() || (other && collected.actuated && !ours && start != Some(index)) {
                 start = Some(index);
             }
@@ -137,7 +137,7 @@ impl DistinctSettings {
         (index, processes, limits)
     }
 
-    /// Returns a setting of which nothing is known but that it is another one.
+    /// Returns a setting that is only known to differ from others.
     fn of_name(&mut self, name: &str) -> SettingIndex {
         let place = self.names.iter().position(|known| known == name).unwrap_or_else(|| {
             self.names.push(name.to_owned());
@@ -153,7 +153,7 @@ impl DistinctSettings {
 #[derive(Debug, Default)]
 struct SettingTracker {
     setting: Option<SettingIndex>,
-    /// Changes in force, each with what was before it.
+    /// Changes in force, each with the setting before it.
     stack: Vec<(String, Option<SettingIndex>)>,
 }
 
@@ -181,7 +181,7 @@ struct AppliedChange<'a> {
     undoes: bool,
     /// The change that is undone.
     concerns: Option<&'a str>,
-    /// The layout before it, where it is on record.
+    /// The layout before it, if it is on record.
     from: Option<&'a Layout>,
 }
 

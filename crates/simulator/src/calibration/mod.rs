@@ -1,8 +1,8 @@
-//! Comparison of the GPU model with published measurements of real boards.
+//! Compares the GPU model with published measurements of real boards.
 //!
-//! In: [`Sweep`]s, speed and power of one job over power caps or SM clocks. [`fit`] seeks the workload whose simulated
-//! sweep comes nearest, with the board's own parameters left as they are; what remains is the model's [`SweepDeviation`].
-//! [`page`] writes down every parameter with its origin and every figure beside the one that was asked for.
+//! In: [`Sweep`]s, speed and power of one job over power caps or SM clocks. [`fit`] finds the workload whose simulated sweep is
+//! nearest, with the board's own parameters unchanged; the remainder is the model's [`SweepDeviation`]. [`page`] lists every
+//! parameter with its origin and every figure with its target.
 
 mod fit;
 mod origin;
@@ -45,8 +45,8 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// Returns the least mean absolute deviation of the rate that anything can have whose rate never falls with the setting: what
-    /// of a measured sweep is noise to every model without noise. Settings are taken in ascending order.
+    /// Returns the least mean absolute deviation of the rate for any model whose rate never falls with the setting: the noise
+    /// of a measured sweep for every model without noise. Settings are taken in ascending order.
     pub fn rate_noise_ratio(&self) -> f64 {
         let mut points = self.points.clone();
         points.sort_by(|a, b| a.setting.total_cmp(&b.setting));
@@ -65,7 +65,7 @@ impl Sweep {
     }
 }
 
-/// Mean absolute deviations over a sweep, as parts of what was measured.
+/// Mean absolute deviations over a sweep, as parts of the measured values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SweepDeviation {
     pub rate_ratio: f64,

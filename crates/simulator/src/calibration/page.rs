@@ -1,13 +1,13 @@
 use super::{ModelParameter, parameters};
 
-/// A figure of the model beside the one that was asked for.
+/// A figure of the model beside its target.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CalibrationCheck {
     /// The compared figure, and the source of its measurements.
     pub what: String,
     pub target: String,
     pub reached: String,
-    /// `None`: there is no target, or no data to check it.
+    /// `None` if there is no target, or no data to check it.
     pub is_met: Option<bool>,
 }
 

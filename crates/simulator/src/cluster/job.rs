@@ -15,12 +15,12 @@ pub(super) struct SimulatedJob {
     pub opted_in: bool,
     pub managed: ManagedWorkload,
     pub recommendation: Option<Box<Decision>>,
-    /// The recommendation that somebody approved, and who; applied once.
+    /// The recommendation that a user approved, and that user's name; applied once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<RecommendationApproval>,
-    /// Processes and the time from which they run, in order of time; `None`: none run. The first entry is in force.
+    /// Processes and the time from which they run, in order of time; `None` if none run. The first entry is in force.
     pub runs: Vec<(EventTime, Option<Layout>)>,
-    /// Time at which the present generation becomes ready; `None`: it is, or never will be.
+    /// Time at which the present generation becomes ready; `None` if it is ready, or never will be.
     pub ready_at: Option<EventTime>,
     pub restart_seconds: f64,
     /// Place among the workloads of the scenario.
@@ -211,7 +211,8 @@ impl SimulatedJob {
         into.seconds += if away { 0.0 } else { seconds };
     }
 
-    /// Goes on by the interval of `seconds` that ends at `instant`, and reports what is seen then. `scene`: where jobs share GPUs.
+    /// Advances by the interval of `seconds` that ends at `instant`, and emits the events of that time. `scene`: where jobs
+    /// share GPUs.
     #[allow(clippy::too_many_arguments, reason = "what holds for all jobs, and who else is there")]
     pub fn advance(
         &mut self,
@@ -298,7 +299,7 @@ impl SimulatedJob {
         }
     }
 
-    /// Returns the decision of what the job was asked last, if it has done it since `begin`.
+    /// Returns the decision of the job's last request, if the job has followed it since `begin`.
     fn completed_request(&self, begin: EventTime) -> Option<&str> {
         let applied = self.managed.applied.as_ref()?;
         applied.ready_time.filter(|ready| *ready <= begin)?;
@@ -316,7 +317,7 @@ impl JobProgress {
     /// Takes note of processes that came or went at `at`.
     fn start_or_stop(&mut self, up: bool, at: EventTime, config: &WorkloadScenario) {
         if self.up && !up && !self.finished {
-            // A checkpoint is asked for before the restart; what was done while it was being written is lost.
+            // A checkpoint is requested before the restart; work done while it was being written is lost.
             let saved_samples = self.samples - self.rate * config.lost_work_seconds;
             if saved_samples > self.checkpoint_samples {
                 self.checkpoint_samples = saved_samples;

@@ -44,7 +44,7 @@ pub struct FastForwardTotals {
     pub energy_joules: f64,
     /// The energy that instruments with the scenario's noise report.
     pub metered_joules: f64,
-    /// Samples at the end over those at the beginning: less what a restart lost.
+    /// Samples at the end minus those at the beginning, and minus those lost in a restart.
     pub samples: f64,
     /// Time integrals of the activity ratios, of the clock, and the time in which processes ran, over GPUs.
     pub sm_active_seconds: f64,
@@ -186,7 +186,7 @@ impl ClusterSimulation {
         self.reported = ((end.micros() - self.start.micros()) / interval) as u64;
     }
 
-    /// Puts a layout in force now, without a restart and whatever it is: for what could be at best, not for what a cluster does.
+    /// Puts any layout in force now, without a restart. For an ideal comparison, not for the behaviour of a cluster.
     pub fn replace(&mut self, workload: &str, layout: &eadt_schemas::v1::Layout) -> Result<ManagedWorkload, ClusterError> {
         let now = self.now();
         Ok(self.find(workload)?.substitute(layout, now))
@@ -230,13 +230,13 @@ impl ClusterSimulation {
         Ok(())
     }
 
-    /// Changes what may be done to a workload from now on, in the name of somebody. `false`: it was so already.
+    /// Changes the policy of a workload in the name of a user. Returns `false` if it was so already.
     pub fn change_terms(&mut self, workload: &str, change: &PolicyEdit, by: &str) -> Result<bool, ClusterError> {
         let now = self.now();
         self.find(workload)?.change_terms(change, by, now)
     }
 
-    /// Returns the recommendations that somebody approved and that still are recommended.
+    /// Returns the recommendations that users approved and that are still recommended.
     pub fn approved(&self) -> Vec<ApprovedDecision> {
         self.workloads.iter().filter_map(SimulatedJob::approved).collect()
     }

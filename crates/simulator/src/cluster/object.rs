@@ -90,7 +90,7 @@ impl SimulatedJob {
             return conflict(format!("decision {} became ready meanwhile", back.decision_id));
         }
         let before = applied.before.clone();
-        // Only what a job was asked for is taken back without a restart.
+        // Only settings requested of a job are reverted without a restart.
         let is_job_request = applied.job_request().is_some();
         let generation = self.replace(
             &before,
@@ -106,7 +106,7 @@ impl SimulatedJob {
         Ok(self.managed.clone())
     }
 
-    /// Changes what may be done to it, in the name of somebody. `false`: it was so already.
+    /// Changes the policy in the name of a user. Returns `false` if it was so already.
     pub fn change_terms(&mut self, change: &PolicyEdit, by: &str, now: EventTime) -> Result<bool, ClusterError> {
         let refused = |detail: String| Err(ClusterError::new(ClusterRemedy::Refused, detail));
         let state = &mut self.managed.state;
@@ -136,6 +136,10 @@ impl SimulatedJob {
                     let (id, reason) = (&recommended.id, &recommended.reason);
                     return refused(format!("what is recommended by now is {id} ({reason}): look at it, then approve that"));
                 }
+                // Its approval is used up.
+                if self.managed.applied.as_ref().is_some_and(|applied| applied.decision_id == *id) {
+                    return Ok(false);
+                }
                 if recommended.expires != EventTime::default() && now >= recommended.expires {
                     let expires = recommended.expires;
                     return refused(format!("recommendation {id} expired at {expires}: wait for the next one"));
@@ -158,7 +162,7 @@ impl SimulatedJob {
         Ok(true)
     }
 
-    /// Returns the recommendation that somebody approved, while it still is what is recommended.
+    /// Returns the recommendation that a user approved, if it is still recommended.
     pub fn approved(&self) -> Option<ApprovedDecision> {
         let approval = self.approval.as_ref()?;
         let decision = self.recommendation.as_ref().filter(|recommended| recommended.id == approval.decision_id)?;

@@ -14,7 +14,7 @@ pub(super) struct JobPlacement {
     pub holds_gpus: bool,
     pub gpus: u32,
     pub profile: WorkloadProfile,
-    /// `None`: no processes run.
+    /// `None` if no processes run.
     pub layout: Option<Layout>,
 }
 

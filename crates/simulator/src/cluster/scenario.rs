@@ -142,7 +142,7 @@ impl Fault {
             if workload == of && (*from_seconds..*until_seconds).contains(&elapsed))
     }
 
-    /// Returns whether no event of this device (`None`: of the job itself) is emitted at this instant.
+    /// Returns whether no event of this device (`None` for the job itself) is emitted at this instant.
     pub(super) fn silences(&self, of: &str, device: Option<u32>, elapsed: f64) -> bool {
         match self {
             Self::Gap { workload, from_seconds, until_seconds } => {
@@ -257,7 +257,7 @@ impl Scenario {
         (self.progress_interval_seconds * 1000.0).round() as i64 * 1000
     }
 
-    /// Returns whether what a job does depends on another one, or whether it is there.
+    /// Returns whether jobs share GPUs, so that their figures depend on each other.
     pub fn shares_gpus(&self) -> bool {
         self.workloads.iter().any(|workload| workload.shares_gpus_of.is_some() || !workload.away.is_empty())
     }

@@ -88,7 +88,7 @@ fn a_scenario_is_a_toml_file_and_a_misspelt_key_is_refused() {
     for wrong in ["sample_intervall_seconds = 1.0", "[[workloads]]\nname = \"a/b\"\nreplica = 3", "[[faults]]\nkind = \"gapp\""] {
         assert!(toml::from_str::<Scenario>(wrong).is_err(), "{wrong}");
     }
-    // What a workload declares for its controller goes into its events; what it does not declare is absent there.
+    // Declared controller settings are in the workload's events; others are absent there.
     let declared =
         "[[workloads]]\nname = \"a/b\"\n[workloads.controller_settings]\nmedian_windows = 3\n[[workloads]]\nname = \"a/c\"";
     let declared: Scenario = toml::from_str(declared).unwrap();
@@ -236,7 +236,7 @@ fn faults_silence_sensors_and_reset_counters_but_stop_no_work() {
     assert_eq!(progress(&events, LLM).last(), progress(&reference, LLM).last());
 }
 
-/// A GPU of two jobs, the second of which comes after a minute; the first is away from the third to the fourth.
+/// Returns a GPU of two jobs, the second of which comes after a minute; the first is away from the third to the fourth.
 fn shared_gpu() -> Scenario {
     let one = WorkloadScenario { gpus: 1, replicas: 1, ..WorkloadScenario::constant("a/one", WorkloadProfile::COMPUTE) };
     let other = WorkloadScenario {
@@ -480,6 +480,8 @@ fn an_approval_is_of_the_present_recommendation_and_for_once() {
     let applied = cluster.apply(&WorkloadChange { approved_by: Some("alice".into()), ..change(&cluster, "d2", 6, 50) }).unwrap();
     assert_eq!(applied.applied.unwrap().approved_by.as_deref(), Some("alice"));
     assert!(cluster.approved().is_empty(), "for once");
+    assert_eq!(approve(&mut cluster, "d2"), Ok(false), "it was approved and applied before");
+    assert!(cluster.approved().is_empty(), "nothing is left to apply");
     cluster.recommend(&decision("d3", -1.0)).unwrap();
     refused(&mut cluster, "d3", "expired");
 }

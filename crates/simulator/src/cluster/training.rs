@@ -94,7 +94,7 @@ impl TrainingScenario {
         ]
     }
 
-    /// Returns the reason why the job cannot do what a layout asks of it.
+    /// Returns the reason why the job cannot follow a layout.
     pub(super) fn refusal(&self, from: &Layout, to: &Layout) -> Option<String> {
         if let Some(why) = &self.refuses {
             return Some(format!("the job refuses: {why}"));

@@ -91,7 +91,7 @@ impl BoardParameters {
         1.0 + a * x + b * x * x
     }
 
-    /// Returns the highest clock that can be locked and is not above `clock_mhz`; the lowest one where there is none.
+    /// Returns the highest clock that can be locked and is not above `clock_mhz`; the lowest one if there is none.
     pub fn clock_at_most(&self, clock_mhz: f64) -> f64 {
         let below_max = (self.clock_max_mhz - clock_mhz).max(0.0) / self.clock_step_mhz;
         (self.clock_max_mhz - (below_max - 1e-9).ceil() * self.clock_step_mhz).max(self.clock_min_mhz)

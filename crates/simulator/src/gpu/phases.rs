@@ -34,8 +34,8 @@ impl PhaseSchedule {
         Self { phases: vec![WorkloadPhase { name: name.into(), seconds: 3600.0, profile }], repeat: true }
     }
 
-    /// Returns the phase `elapsed` seconds after the job's start, and the seconds after the start at which it ends; `None`:
-    /// never. Times before the start count as the start.
+    /// Returns the phase `elapsed` seconds after the job's start, and the seconds after the start at which it ends; `None`
+    /// for never. Times before the start count as the start.
     ///
     /// # Panics
     /// Without any phase; see [`Self::check`].

@@ -27,7 +27,7 @@ pub struct SteadyState {
     /// SM time of each runner as a part of all SMs' time.
     pub runner_sm_active_ratio: Vec<f64>,
     pub power_watts: f64,
-    /// SM clock in MHz. Between two steps where a cap holds it there: the firmware alternates between them.
+    /// SM clock in MHz. Between two steps if a cap holds it there: the firmware alternates between them.
     pub clock_mhz: f64,
     /// The power cap, not the clock limit, holds the clock.
     pub power_capped: bool,
@@ -49,7 +49,7 @@ pub(crate) const BANDWIDTH_EFFICIENCY: f64 = 0.92;
 pub(crate) const BANDWIDTH_CLOCK: f64 = 0.55;
 /// Exponent of the slowdown by the others on the GPU.
 pub(crate) const CONTENTION_EXPONENT: f64 = 1.4;
-/// Each further process lengthens everybody's host time by this part.
+/// Each further process lengthens the host time of all by this part.
 pub(crate) const HOST_CROWDING: f64 = 0.03;
 /// A stalled SM cycle costs this part of an issuing one.
 pub(crate) const STALL_COST: f64 = 0.45;
@@ -64,7 +64,7 @@ const TRIAL_TOLERANCE: f64 = 1e-7;
 const CAP_MARGIN_WATTS: f64 = 0.01;
 const STEPS_MAX: usize = 200;
 
-/// Samples per second of a job whose processes wait for each other after each step: the slowest GPU sets the pace, and
+/// Returns samples per second of a job whose processes wait for each other after each step: the slowest GPU sets the pace, and
 /// each further process per GPU lengthens the exchange by 3 % (assumed). `per_gpu`: the sum over a GPU's processes.
 pub fn synchronised_rate(per_gpu: &[f64], processes_per_gpu: u32) -> f64 {
     let slowest = per_gpu.iter().copied().fold(f64::INFINITY, f64::min);
@@ -201,7 +201,7 @@ struct GpuContention {
     bandwidth: f64,
     /// SMs wanted over SMs there; at least 1.
     oversubscription: f64,
-    /// Bandwidth used over what the memory delivers without queueing; at least 1.
+    /// Used bandwidth over that of the memory without queueing; at least 1.
     saturation: f64,
     /// Sum of [`GpuProcessGroup::pressure`].
     pressure: f64,

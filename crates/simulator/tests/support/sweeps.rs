@@ -19,7 +19,7 @@ const CAPPED: [[&str; 3]; 6] = [
     ["movielens-1m", "1024", "adam"],
 ];
 
-/// Rows of a file of plain values, by column.
+/// Returns rows of a file of plain values, by column.
 fn rows(path: &Path) -> Vec<BTreeMap<String, String>> {
     let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut lines = text.lines();
@@ -48,7 +48,7 @@ pub fn v100_caps(data: &Path) -> Vec<Sweep> {
     CAPPED.map(sweep).into()
 }
 
-/// All of them.
+/// Returns all of them.
 pub fn v100_caps_all(data: &Path) -> Vec<Sweep> {
     let mut groups: BTreeMap<String, Vec<SweepPoint>> = BTreeMap::new();
     for row in rows(&data.join("zeus-nsdi23/summary_power_v100.csv")) {
@@ -62,8 +62,8 @@ pub fn v100_caps_all(data: &Path) -> Vec<Sweep> {
     groups.into_iter().map(|(name, points)| Sweep { name, knob: SweepAxis::PowerLimitWatts, points }).collect()
 }
 
-/// The first stage of a language model over the clocks of an A100, as far as that board's own limit leaves the clock alone:
-/// where power is within 5 % of the sweep's highest, a higher clock no longer shortens the time.
+/// Returns the first stage of a language model over the clocks of an A100, as far as that board's own limit leaves the
+/// clock alone: if power is within 5 % of the sweep's highest, a higher clock no longer shortens the time.
 pub fn a100_clocks(data: &Path) -> Vec<Sweep> {
     let rows = rows(&data.join("perseus-sosp24-freq/gpt3-175b+a100_sxm_bf16.csv"));
     let sweep = |instruction: &str| {
@@ -119,7 +119,7 @@ fn swept(what: &str, model: BoardModel, sweeps: &[Sweep], most: SweepDeviation, 
 pub const CAPS_ASKED: SweepDeviation = SweepDeviation { rate_ratio: 0.01, power_ratio: 0.03 };
 pub const CLOCKS_ASKED: SweepDeviation = SweepDeviation { rate_ratio: 0.005, power_ratio: 0.005 };
 
-/// Everything that is asked of the model.
+/// Returns everything that is asked of the model.
 pub fn checks(data: &Path) -> Vec<CalibrationCheck> {
     let mut checks = Vec::new();
     swept("V100 under power caps (Zeus, NSDI 23)", BoardModel::V100, &v100_caps(data), CAPS_ASKED, true, &mut checks);

@@ -56,7 +56,7 @@ impl PowerBudgetTimeline {
         }
     }
 
-    /// Returns the budget that is in force last in an interval, in watts; `None`: none is.
+    /// Returns the budget that is in force last in an interval, in watts; `None` if none is in force.
     pub fn watts_in(&self, from: EventTime, to: EventTime) -> Option<f64> {
         let (_, point) = self.points.range(..to).next_back()?;
         (point.until > from).then_some(point.watts)
@@ -86,7 +86,7 @@ mod tests {
         }
     }
 
-    /// The budget in each of the minutes 0 to 29.
+    /// Returns the budget in each of the minutes 0 to 29.
     fn minutes(timeline: &PowerBudgetTimeline) -> Vec<Option<f64>> {
         (0..30).map(|minute| timeline.watts_in(at(minute), at(minute + 1))).collect()
     }

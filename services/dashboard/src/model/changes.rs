@@ -54,7 +54,7 @@ impl From<&WorkloadReport> for ChangeCounts {
     }
 }
 
-/// Counts one decision by what actuators reported of it, as the report does where it has actuations.
+/// Counts one decision by what actuators reported of it, as the report does if it has actuations.
 impl From<&DecisionRecord> for ChangeCounts {
     fn from(record: &DecisionRecord) -> Self {
         if record.decision.action == ControllerAction::Maintain {

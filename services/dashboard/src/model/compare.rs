@@ -1,8 +1,8 @@
 //! Two workloads, or two times of one, side by side.
 
-use eadt_report::{DIFFERENT_WORK, ReportComparison, ReportSettings, SavingSummary, SavingVerdict, WorkloadReport};
+use eadt_report::{ReportComparison, ReportSettings, SavingSummary, SavingVerdict, WorkloadReport};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Layout, UpdateMode};
+use eadt_schemas::v1::{Layout, Origin, UpdateMode};
 use serde::{Deserialize, Serialize};
 
 use super::DashboardModel;
@@ -57,11 +57,10 @@ impl DashboardModel {
         let b = self.compare_side(&query.b, query.b_from_ms, query.b_to_ms)?;
         let mut notes = vec!["restarts and trials are included; that both did the same kind of work is not checked".to_owned()];
         let figures = ReportComparison::of(&b.report, &a.report);
-        if a.report.origin != b.report.origin && figures.refusals.is_empty() {
+        // Between simulated and real figures every change is refused, with the reason.
+        let is_simulated = |side: &CompareSide| side.report.origin == Origin::Simulated;
+        if a.report.origin != b.report.origin && is_simulated(&a) == is_simulated(&b) {
             notes.push("the figures of the two have different origins".to_owned());
-        }
-        if figures.is_of_different_work() {
-            notes.push(DIFFERENT_WORK.to_owned());
         }
         if a.gpu_model.is_some() && b.gpu_model.is_some() && a.gpu_model != b.gpu_model {
             notes.push("the two run on different boards".to_owned());

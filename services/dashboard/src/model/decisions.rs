@@ -1,4 +1,4 @@
-//! Decisions: lists, and one with its evidence and what became of it.
+//! Decisions: lists, and one with its evidence and its outcome.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

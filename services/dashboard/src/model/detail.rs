@@ -30,7 +30,7 @@ pub struct WorkloadDetail {
     /// The reason why no energy of its run is known, with the setting or option that changes that, as in the report; absent if
     /// some is known.
     pub why_no_energy: Option<String>,
-    /// What was saved by what; absent if no saving is known.
+    /// Saving by cause; absent if no saving is known.
     pub saving_parts: Option<SavingParts>,
     pub declaration: Option<DeclarationFacts>,
     pub max_temperature_celsius: Option<f64>,
@@ -57,7 +57,7 @@ pub struct DeclarationFacts {
     pub carbon_grams_per_kwh: Option<f64>,
 }
 
-/// Windows as columns, several in one point where there are more than were asked for.
+/// Windows as columns, several in one point if there are more than were asked for.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct WindowSeries {
     /// Middle of each point.
@@ -258,7 +258,7 @@ fn shortest_silence(windows: &[&WindowRow], most: usize) -> f64 {
     silences.get(most).map_or(ROUNDING_SECONDS, |longest| longest + ROUNDING_SECONDS)
 }
 
-/// Returns the weighted mean of what is known, with the least and the greatest.
+/// Returns the weighted mean of the known values, with the least and the greatest.
 fn weighted_mean(
     windows: &[&WindowRow],
     figure: impl Fn(&WindowRow) -> Option<f64>,

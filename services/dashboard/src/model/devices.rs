@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use eadt_report::liveness::ABSENT_SECONDS;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{
     DeviceHolders, DeviceIntent, DeviceReport, DeviceSetting, DeviceState, GpuTelemetry, HeldDevice, Meter, Origin, PodName,
@@ -11,8 +12,6 @@ use eadt_schemas::v1::{
 
 use super::SILENT_SECONDS;
 
-/// A sample so much older than the device's newest is of a workload that has left it, though no event reported so.
-const ABSENT_SECONDS: f64 = 60.0;
 /// If the last sample of one collector is so recent, samples of another are left out: shares of two measures cannot be
 /// added.
 const OTHER_COLLECTOR_SECONDS: f64 = 60.0;
@@ -22,7 +21,7 @@ const OTHER_COLLECTOR_SECONDS: f64 = 60.0;
 pub struct PowerAttribution {
     pub workload: Option<String>,
     pub time: EventTime,
-    /// Part of the device's power; `None`: all of it.
+    /// Part of the device's power; `None` for all of it.
     pub share: Option<f64>,
     pub method: Option<ShareMethod>,
 }
@@ -61,13 +60,14 @@ impl DeviceSnapshot {
         self.attributions().filter_map(|known| known.workload.as_deref())
     }
 
-    fn take(&mut self, sample: &GpuTelemetry) {
+    fn take(&mut self, sample: &GpuTelemetry) -> TenantChanges {
+        let mut changes = TenantChanges::default();
         if self.collector != sample.collector {
             if sample.time.seconds_since(self.time) < OTHER_COLLECTOR_SECONDS {
-                return;
+                return changes;
             }
             self.collector.clone_from(&sample.collector);
-            self.attributions.clear();
+            changes.released.extend(self.attributions.drain(..).filter_map(|known| known.workload));
         }
         if sample.time >= self.time {
             self.time = sample.time;
@@ -81,10 +81,25 @@ impl DeviceSnapshot {
             self.tenants = sample.tenants;
         }
         let newer = |known: &PowerAttribution| known.workload == sample.workload && known.time <= sample.time;
-        let absent = self.time;
-        self.attributions.retain(|known| !newer(known) && absent.seconds_since(known.time) < ABSENT_SECONDS);
+        let now = self.time;
+        let is_absent = |known: &PowerAttribution| !newer(known) && now.seconds_since(known.time) >= ABSENT_SECONDS;
+        changes.left.extend(self.attributions.iter().filter(|known| is_absent(known)).filter_map(|known| known.workload.clone()));
+        let was_newer = self.attributions.iter().any(newer);
+        self.attributions.retain(|known| !newer(known) && !is_absent(known));
         let is_known = self.attributions.iter().any(|known| known.workload == sample.workload);
-        if !sample.last && !is_known {
+        // Of another partition, read later.
+        let is_late = now.seconds_since(sample.time) >= ABSENT_SECONDS;
+        let is_added = !sample.last && !is_known && !is_late;
+        if let Some(workload) = sample.workload.as_ref().filter(|_| !is_known) {
+            match (was_newer, is_added) {
+                (false, true) => changes.came = Some(workload.clone()),
+                (true, false) if sample.last => changes.released.push(workload.clone()),
+                (true, false) => changes.left.push(workload.clone()),
+                (false, false) if !sample.last => changes.late = Some(workload.clone()),
+                _ => {}
+            }
+        }
+        if is_added {
             self.attributions.push(PowerAttribution {
                 workload: sample.workload.clone(),
                 time: sample.time,
@@ -93,7 +108,20 @@ impl DeviceSnapshot {
             });
             self.attributions.sort_by(|a, b| (a.workload.is_none(), &a.workload).cmp(&(b.workload.is_none(), &b.workload)));
         }
+        changes
     }
+}
+
+/// Changes of the workloads that the newest samples of a device name.
+#[derive(Debug, Default)]
+struct TenantChanges {
+    came: Option<String>,
+    /// An old sample names it, and newer ones named others, or none, before.
+    late: Option<String>,
+    /// Newer samples name others, or none.
+    left: Vec<String>,
+    /// Their collector stopped to report them on the device, or another one took over.
+    released: Vec<String>,
 }
 
 impl From<&GpuTelemetry> for DeviceSnapshot {
@@ -220,20 +248,58 @@ pub struct DeviceInventory {
     by_uuid: BTreeMap<String, DeviceSnapshot>,
     nodes: BTreeMap<String, NodeSnapshot>,
     newest: Option<EventTime>,
+    /// Number of devices whose newest samples name a workload; 0: all that did name others, or none, by now.
+    placements: BTreeMap<String, usize>,
 }
 
 impl DeviceInventory {
     /// Takes a sample; false if there are `most` devices already and this is another one.
     pub fn sample(&mut self, sample: &GpuTelemetry, most: usize) -> bool {
         if let Some(device) = self.by_uuid.get_mut(&sample.device) {
-            device.take(sample);
+            let changes = device.take(sample);
+            self.place(changes, most);
         } else if self.by_uuid.len() >= most {
             return false;
         } else if !sample.last {
             self.by_uuid.insert(sample.device.clone(), DeviceSnapshot::from(sample));
+            self.place(TenantChanges { came: sample.workload.clone(), ..TenantChanges::default() }, most);
         }
         self.newest = self.newest.max(Some(sample.time));
         true
+    }
+
+    /// Counts the devices of workloads, of no more than `most` of those that have left all of theirs.
+    fn place(&mut self, changes: TenantChanges, most: usize) {
+        for workload in changes.released {
+            if let Some(count) = self.placements.get_mut(&workload) {
+                *count = count.saturating_sub(1);
+                // Nothing else has its devices yet.
+                if *count == 0 {
+                    self.placements.remove(&workload);
+                }
+            }
+        }
+        for workload in changes.left {
+            if let Some(count) = self.placements.get_mut(&workload) {
+                *count = count.saturating_sub(1);
+            }
+        }
+        let added = usize::from(changes.came.is_some());
+        if let Some(workload) = changes.came.or(changes.late) {
+            if self.placements.len() >= most {
+                self.placements.retain(|_, count| *count > 0);
+            }
+            *self.placements.entry(workload).or_default() += added;
+        }
+    }
+
+    /// Returns whether a workload has left all of its devices: their newest samples name others, or none.
+    pub fn has_left(&self, workload: &str) -> bool {
+        self.placements.get(workload) == Some(&0)
+    }
+
+    pub fn find(&self, device: &str) -> Option<&DeviceSnapshot> {
+        self.by_uuid.get(device)
     }
 
     pub fn intent(&mut self, event: &DeviceIntent) {

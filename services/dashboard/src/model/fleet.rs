@@ -63,7 +63,7 @@ pub struct FleetRow {
     pub mode: Option<UpdateMode>,
     pub layout: Option<Layout>,
     pub gpus: Option<u32>,
-    /// Power of the newest window; absent for a workload that is silent, or whose job has ended.
+    /// Power of the newest window; absent if that is not of the present: the job has ended, has left its GPUs, or is late.
     pub power_watts: Option<f64>,
     pub samples_per_second: Option<f64>,
     pub joules_per_sample: Option<f64>,
@@ -177,7 +177,7 @@ impl DashboardModel {
                     && (states.is_empty() || states.contains(&self.state(state)))
             })
             .map(|(name, state)| {
-                let value = self.sort_value(query.sort, state);
+                let value = self.sort_value(query.sort, name, state);
                 (FleetCursor { value: value.map(|value| if turned { -value } else { value }), name }, state)
             })
             .collect();
@@ -221,8 +221,8 @@ impl DashboardModel {
         })
     }
 
-    fn sort_value(&self, key: SortKey, state: &WorkloadState) -> Option<f64> {
-        let latest = state.running_window(self.now);
+    fn sort_value(&self, key: SortKey, name: &str, state: &WorkloadState) -> Option<f64> {
+        let latest = self.running_window(name, state);
         let figures = state.figures.as_deref();
         match key {
             SortKey::Name => None,
@@ -240,7 +240,7 @@ impl DashboardModel {
     /// Returns one workload's row.
     pub(super) fn row(&self, name: &str, state: &WorkloadState) -> FleetRow {
         let latest = state.latest.as_ref();
-        let live = state.running_window(self.now);
+        let live = self.running_window(name, state);
         let figures = state.figures.as_deref();
         let summary = SavingSummary::of(figures);
         FleetRow {
@@ -265,7 +265,7 @@ impl DashboardModel {
             throughput_kept_ratio: figures.and_then(|figures| figures.throughput_kept_ratio),
             saving_left_out: !state.is_exact(),
             is_unanswered: state.unanswered_since().is_some(),
-            window_end_ms: latest.map(|latest| latest.end.millis()),
+            window_end_ms: latest.map(|latest| latest.times.end.millis()),
             sparkline: state.trace.sparkline(SPARKLINE),
         }
     }

@@ -23,9 +23,9 @@ pub struct GpuMapNode {
     /// Absent: their samples name no node.
     pub node: Option<String>,
     pub gpus: Vec<GpuName>,
-    /// Power of the whole GPU, in whole watts; `None`: not known.
+    /// Power of the whole GPU, in whole watts; `None` if unknown.
     pub power_watts: Vec<Option<u32>>,
-    /// Number of workloads on it; `None`: no sample of it was received lately.
+    /// Number of workloads on it; `None` if no recent sample of it was received.
     pub workloads: Vec<Option<usize>>,
 }
 

@@ -33,10 +33,10 @@ pub struct HeatStrip {
     /// All workloads.
     pub total: usize,
     pub names: Vec<String>,
-    /// What the numbers of `state` stand for.
+    /// Statuses by the numbers in `state`.
     pub states: [WorkloadStatus; WorkloadStatus::ALL.len()],
     pub state: Vec<u8>,
-    /// Three decimals; `None`: not known.
+    /// Three decimals; `None` if unknown.
     pub saving_ratio: Vec<Option<f32>>,
     /// 1 if the saving is one of the whole run and its interval leaves out zero, else 0.
     pub saving_is_clear: Vec<u8>,

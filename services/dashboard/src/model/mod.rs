@@ -22,7 +22,7 @@ mod workload;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use eadt_report::liveness::SILENT_SECONDS;
+use eadt_report::liveness::{PresentMoment, SILENT_SECONDS, WindowTimes};
 use eadt_report::states::{ChangeFate, WorkloadStatus, decision_takes_back};
 use eadt_report::{GPUS_WITHOUT_WORKLOAD, IdleGpus, Reporter};
 use eadt_schemas::decode::DecodableEvent;
@@ -51,7 +51,7 @@ fn rows_of_page(limit: Option<usize>, default: usize) -> usize {
     limit.unwrap_or(default).clamp(1, MOST_ROWS)
 }
 
-/// Limits of what the model keeps.
+/// Limits of the model's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetentionLimits {
     /// Windows of all workloads together of which savings are computed.
@@ -155,7 +155,7 @@ pub enum NoticeKind {
     Recommended,
     /// A change or revert that was refused: nothing was changed.
     NotMade,
-    /// An actuator did not do what was decided.
+    /// An actuator refused the decision.
     Refused,
 }
 
@@ -189,7 +189,7 @@ impl NoticeKind {
 /// Shortest time between two updates of the viewers about new samples, in seconds of the samples' own time.
 const SAMPLES_UPDATE_SECONDS: f64 = 10.0;
 
-/// Notices that are kept for those who reconnect.
+/// Notices that are kept for clients that reconnect.
 const NOTICES: usize = 256;
 
 /// Everything that the page shows.
@@ -197,10 +197,14 @@ const NOTICES: usize = 256;
 pub struct DashboardModel {
     source: SourceFacts,
     limits: RetentionLimits,
-    /// The moment that is shown; `None`: the newest.
+    /// The moment that is shown; `None` for the newest.
     until: Option<EventTime>,
     /// Start of the oldest window.
     first: Option<EventTime>,
+    /// The last moment at which anything was observed.
+    observed_end: Option<EventTime>,
+    /// There are windows after the moment that is shown.
+    has_later: bool,
     replay: Option<ReplayCheck>,
     workloads: BTreeMap<Arc<str>, WorkloadState>,
     idle: IdleDevices,
@@ -254,6 +258,8 @@ impl DashboardModel {
             limits,
             until: None,
             first: None,
+            observed_end: None,
+            has_later: false,
             replay: None,
             workloads: BTreeMap::new(),
             idle: IdleDevices::default(),
@@ -280,16 +286,22 @@ impl DashboardModel {
         }
     }
 
-    /// Shows what was known at a time: events that are later are left out.
+    /// Shows the state at a time: later events are left out.
     #[must_use]
     pub fn as_of(mut self, time: EventTime) -> Self {
         self.until = Some(time);
         self
     }
 
-    /// Returns whether the end of a record is shown that nobody writes to: nothing in it runs any more.
+    /// Returns whether the record shown has ended, so that nothing in it runs any more.
     fn has_ended(&self) -> bool {
         self.source.kind == SourceKind::Archive && self.until.is_none() && self.caught_up && !self.goes_on
+    }
+
+    /// Returns the moment that figures of the present are of.
+    fn moment(&self) -> Option<PresentMoment> {
+        let ends_here = self.source.kind == SourceKind::Archive && self.caught_up && !self.goes_on && !self.has_later;
+        self.now.map(|now| PresentMoment { now, record_end: self.observed_end.filter(|_| ends_here) })
     }
 
     /// Returns the state of a workload.
@@ -335,7 +347,7 @@ impl DashboardModel {
         }
     }
 
-    /// Counts an event that somebody refused at this time of the log.
+    /// Counts an event that a reader refused at this time of the log.
     pub fn dead_letter(&mut self, stamp: EventTime, reason: &str) {
         if self.is_later(stamp) {
             return;
@@ -361,7 +373,7 @@ impl DashboardModel {
         self.times.stamp
     }
 
-    /// Sets why the log cannot be read; `None`: it can be.
+    /// Sets why the log cannot be read; `None` if it can be read.
     pub fn set_problem(&mut self, problem: Option<String>) {
         if self.problem != problem {
             self.version += 1;
@@ -371,7 +383,10 @@ impl DashboardModel {
 
     /// Sets a sentence about files that the archive lacks, or may lack: the figures may not be those of all that was recorded.
     pub fn set_incomplete(&mut self, about: Option<String>) {
-        self.incomplete = about;
+        if self.incomplete != about {
+            self.version += 1;
+            self.incomplete = about;
+        }
     }
 
     /// Notes that every event that was there at the start is taken in.
@@ -382,7 +397,7 @@ impl DashboardModel {
         self.caught_up = true;
     }
 
-    /// Notes that another process may continue to write what was read up to now.
+    /// Records that another process may continue to write the record that was read up to now.
     pub fn set_goes_on(&mut self) {
         self.goes_on = true;
     }
@@ -421,8 +436,10 @@ impl DashboardModel {
 
     pub fn window(&mut self, event: &EfficiencyWindow) {
         if self.is_later(event.window_end) {
+            self.has_later = true;
             return;
         }
+        self.observed_end = self.observed_end.max(Some(WindowTimes::from(event).observed_end()));
         if event.workload == GPUS_WITHOUT_WORKLOAD {
             self.now = self.now.max(Some(event.window_end));
             self.idle.take(event);
@@ -587,7 +604,8 @@ impl DashboardModel {
         }
     }
 
-    /// Drops old decisions of whoever speaks while too many are kept: nobody keeps more than his part, or the newest eight.
+    /// Drops old decisions of the workload of a new decision while too many are kept: each workload keeps at most its part, or
+    /// the newest eight.
     fn keep_to_decisions(&mut self, name: &Arc<str>) {
         if self.held_decisions <= self.limits.decisions {
             return;
@@ -599,7 +617,7 @@ impl DashboardModel {
         self.counts.decisions_dropped += dropped as u64;
     }
 
-    /// Drops old actuations without a decision of whoever speaks, by the rule of decisions.
+    /// Drops old actuations without a decision, of the workload of a new actuation, by the same rule as decisions.
     fn keep_to_early_actuations(&mut self, name: &str) {
         if self.held_early <= self.limits.decisions {
             return;

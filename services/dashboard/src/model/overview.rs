@@ -1,5 +1,8 @@
 //! The fleet as a whole: a sentence, a few figures, power over time.
 
+use std::collections::BTreeSet;
+
+use eadt_report::liveness::PresentMoment;
 use eadt_report::states::WorkloadStatus;
 use eadt_report::{SavingSummary, SavingVerdict, WorkloadReport};
 use eadt_schemas::EventTime;
@@ -9,7 +12,7 @@ use serde::Serialize;
 
 use super::stages::StageProgress;
 use super::trace::WorkloadTimeline;
-use super::workload::DecisionRecord;
+use super::workload::{DecisionRecord, LatestWindow, WorkloadState};
 use super::{DashboardCounts, DashboardModel, NoticeKind, ReplayCheck, SourceFacts};
 
 /// Workloads that have a layer of their own in the chart of power.
@@ -40,7 +43,7 @@ pub struct FleetOverview {
     pub origin: Option<Origin>,
     pub mixed_origins: bool,
     pub workloads: usize,
-    /// Number of workloads with a window of the present.
+    /// Number of workloads that are neither silent nor ended, and have a window.
     pub running: usize,
     pub needing_attention: usize,
     /// Power of all workloads that run, or ran at the end of a record, and whose power is known, in watts.
@@ -77,7 +80,7 @@ pub struct FleetTotals {
     pub saving_verdict: SavingVerdict,
     /// Whether the saving may be called that of all: nearly all of the energy is compared.
     pub saving_is_whole: bool,
-    /// Workloads whose energy is not known; they are in no sum.
+    /// Workloads with unknown energy; they are in no sum.
     pub without_energy: usize,
     /// Energy of the workloads' GPUs before their runs began and after they ended: in no other sum.
     pub outside_run_energy_joules: Option<f64>,
@@ -135,7 +138,7 @@ pub struct PowerHistory {
 /// The power budget over time, as the decisions of its stage name it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PowerBudgetLine {
-    /// The budget that is in force last in each interval; `None`: none is.
+    /// The budget that is in force last in each interval; `None` if none is in force.
     pub power_watts: Vec<Option<f64>>,
     /// Number of workloads that share it, by the newest decision. Power of others is not in it.
     pub workloads: Option<usize>,
@@ -199,7 +202,7 @@ impl DashboardModel {
         let statuses = self.status_counts();
         let running = statuses.running();
         let needing_attention = statuses.needing_attention();
-        let mut origins = states().filter_map(super::WorkloadState::origin);
+        let mut origins = states().filter_map(WorkloadState::origin);
         let origin = origins.next();
         let mixed_origins = origins.any(|other| Some(other) != origin);
         let (power_watts, power_known) = self.power();
@@ -236,25 +239,44 @@ impl DashboardModel {
 
     /// Returns the power of the newest windows of all workloads that run, and of how many it is known.
     pub(super) fn power(&self) -> (Option<f64>, usize) {
-        let running = self.workloads.values().filter_map(|state| state.running_window(self.now));
+        let running = self.workloads.iter().filter_map(|(name, state)| self.running_window(name, state));
         let known: Vec<f64> = running.filter_map(|latest| latest.power_watts).collect();
         ((!known.is_empty()).then(|| known.iter().sum()), known.len())
     }
 
-    /// Returns the power of devices without a workload, and of those whose job has ended, and their number, also of those without a
-    /// workload whose power is unknown. Devices whose newest windows are too old are left out.
+    /// Returns the newest window of a workload that runs, by its windows and by the samples of its GPUs.
+    pub(super) fn running_window<'a>(&self, name: &str, state: &'a WorkloadState) -> Option<&'a LatestWindow> {
+        state.running_window(self.moment()?).filter(|_| !self.devices.has_left(name))
+    }
+
+    /// Returns the power of devices without a workload and of those whose job has ended, and their number, including devices of
+    /// unknown power. Devices whose newest windows are not of the present are left out.
     pub(super) fn idle_power(&self) -> (Option<f64>, usize) {
-        let newest = &self.idle.newest;
-        let is_idle = self.now.is_some_and(|now| newest.are_idle(now));
-        let without_workload = is_idle.then(|| (newest.power_watts(), newest.devices()));
-        let over = self.workloads.values().filter_map(|state| {
-            let latest = state.idle_window(self.now)?;
-            Some((Some(latest.power_watts?), latest.gpus.unwrap_or(0)))
-        });
-        without_workload.into_iter().chain(over).fold((None, 0), |(sum, total), (watts, devices)| {
-            let sum = [sum, watts].into_iter().flatten().reduce(|sum, watts| sum + watts);
-            (sum, total + devices as usize)
-        })
+        let Some(moment) = self.moment() else { return (None, 0) };
+        let without_workload = self.idle.newest.power_at(moment, |device| !self.has_workload(device));
+        let (ended_watts, ended_devices) = self.idle_power_of_ended(moment);
+        let watts = without_workload.power_watts.into_iter().chain(ended_watts).reduce(|sum, watts| sum + watts);
+        (watts, without_workload.devices as usize + ended_devices)
+    }
+
+    /// Returns the same of devices whose job has ended. One that several such jobs shared counts once, and one that a running job
+    /// shares does not count: only the part of its power that was theirs is idle.
+    fn idle_power_of_ended(&self, moment: PresentMoment) -> (Option<f64>, usize) {
+        let running = self.workloads.iter().filter_map(|(name, state)| self.running_window(name, state));
+        let busy: BTreeSet<&String> = running.flat_map(|latest| latest.shared_devices.iter()).collect();
+        let (mut watts, mut shared, mut unnamed) = (None, BTreeSet::new(), 0);
+        for latest in self.workloads.values().filter_map(|state| state.idle_window(moment)) {
+            let Some(known) = latest.power_watts else { continue };
+            *watts.get_or_insert(0.0) += known;
+            shared.extend(latest.shared_devices.iter().filter(|device| !busy.contains(device)));
+            unnamed += latest.unnamed_devices();
+        }
+        (watts, shared.len() + unnamed)
+    }
+
+    /// Returns whether the newest samples of a device name a workload at work.
+    fn has_workload(&self, device: &str) -> bool {
+        self.devices.find(device).is_some_and(|device| self.workloads_of(device).next().is_some())
     }
 
     fn status_counts(&self) -> StatusCounts {
@@ -347,11 +369,12 @@ impl DashboardModel {
         Some(PowerHistory { edges_ms: grid.edges_ms(), layers, budget, marks, marks_left_out, others })
     }
 
-    /// Returns the time up to which power is known of all that run: while some windows are still open, the newest interval would
-    /// look like a fall of power. Of a record that has ended it is the end.
+    /// Returns the time up to which the power of all running workloads and of GPUs without work is known: while some windows are
+    /// still open, the newest interval would look like a fall of power. For a record that has ended it is the end.
     fn settled(&self) -> Option<EventTime> {
-        let open = self.workloads.values().filter(|_| !self.has_ended()).filter_map(|state| state.open_since(self.now));
-        open.min().or(self.now)
+        let Some(moment) = self.moment().filter(|_| !self.has_ended()) else { return self.now };
+        let open = self.workloads.values().filter_map(|state| state.open_since(moment));
+        open.chain(self.idle.newest.open_since(moment)).min().or(self.now)
     }
 
     /// Returns the layers of the largest workloads, or of the largest namespaces if those workloads take little of all, and of
@@ -446,7 +469,7 @@ struct TimeGrid {
     from: i64,
     width: i64,
     count: i64,
-    /// Begin of the record, and end of what is shown.
+    /// Begin of the record, and end of the shown part.
     begin: i64,
     end: i64,
 }
@@ -463,7 +486,7 @@ impl TimeGrid {
     /// Divides a range of a record that begins at `first` into intervals of at least a second.
     fn of(first: EventTime, from: EventTime, to: EventTime) -> Self {
         let span = to.micros() - from.micros();
-        // Whole minutes where that is possible: no interval then holds more windows than its neighbour.
+        // Whole minutes if that is possible: no interval then holds more windows than its neighbour.
         let least = (span / POINTS).max(1_000_000);
         let width = if span >= 60_000_000 { (least + 59_999_999) / 60_000_000 * 60_000_000 } else { least };
         let from = from.micros().div_euclid(width) * width;
@@ -512,7 +535,7 @@ impl TimeGrid {
         mean.clear();
         mean.extend((0..).zip(sums.iter()).map(|(index, sum)| {
             let seconds = (self.edge(index + 1) - self.edge(index)) as f64 / 1e6 - sum.unknown_seconds;
-            // Of several devices at once the first may have been there for no time.
+            // Of several devices together, the first one may have no time yet.
             let is_known = sum.known_seconds > 0.0 || sum.joules > 0.0;
             is_known.then(|| (sum.joules / seconds.max(sum.known_seconds)) as f32)
         }));
@@ -522,7 +545,7 @@ impl TimeGrid {
 /// The largest of some layers, and the sum of the others.
 struct LayerRanking {
     kind: PowerLayerKind,
-    /// The largest first, with the sum of its figures; whoever falls behind is added to the others.
+    /// The largest first, with the sum of its figures; a layer that falls behind is added to the others.
     largest: Vec<(f64, PowerLayer)>,
     others: RemainderLayer,
     /// Sum of the figures of all.

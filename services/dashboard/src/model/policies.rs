@@ -32,7 +32,7 @@ pub struct EffectivePolicy {
     pub pause_set_by: Option<String>,
     /// Absent: the processor's default.
     pub controller: Option<String>,
-    /// Settings of that controller, where the declaration carries them.
+    /// Settings of that controller, if the declaration carries them.
     pub controller_settings: Option<serde_json::Map<String, serde_json::Value>>,
     pub bounds: LayoutBounds,
 }
@@ -74,7 +74,7 @@ impl PolicyChange {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PolicyRow {
     pub workload: String,
-    /// Absent: nobody has declared it, so nothing of it is ever changed.
+    /// Absent if the workload is not declared: then nothing of it is ever changed.
     pub terms: Option<EffectivePolicy>,
     pub kind: Option<String>,
     /// Time of the newest declaration.
@@ -83,11 +83,11 @@ pub struct PolicyRow {
     pub changed: Option<PolicyChange>,
     /// The newest decision to change something, or its verdict.
     pub decision: Option<DecisionRow>,
-    /// A recommendation that nobody has acted on and that has not expired.
+    /// A recommendation without a reaction that has not expired.
     pub recommended: Option<DecisionRow>,
 }
 
-/// Workloads by what may be done to them.
+/// Workloads by policy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct PolicyCounts {
     pub observe: usize,
@@ -119,7 +119,7 @@ fn filter(mode: &str) -> Result<fn(&WorkloadState) -> bool, InvalidQuery> {
 }
 
 impl DashboardModel {
-    /// Returns the kind of a workload and what may be done to it; `None`: nobody has declared it.
+    /// Returns the kind of a workload and its policy; `None` if it is not declared.
     pub(crate) fn declared_terms(&self, workload: &str) -> Option<(String, EffectivePolicy)> {
         let declared = self.workloads.get(workload)?.declaration.as_deref()?;
         Some((declared.kind.clone(), EffectivePolicy::from(declared)))

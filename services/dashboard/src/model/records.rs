@@ -122,7 +122,7 @@ impl StoredDecision {
         takes_back(self.action, self.verdict_of_action())
     }
 
-    /// Returns what it does, in words.
+    /// Returns its action as text.
     pub fn action_text(&self) -> Cow<'static, str> {
         words::action_text(self.action, self.verdict_of_action(), &self.from, &self.to)
     }
@@ -161,7 +161,7 @@ impl StoredActuation {
         }
     }
 
-    /// Returns what became of the decision by it.
+    /// Returns the outcome of the decision.
     pub fn fate(&self) -> ChangeFate {
         ChangeFate::new(self.outcome, &self.reason)
     }

@@ -24,7 +24,7 @@ const WHOLE_RUNS: &str =
 pub struct OtherRun {
     name: String,
     workloads: BTreeMap<String, WorkloadReport>,
-    /// Notes on what could not be read.
+    /// Notes on unreadable records.
     notes: Vec<String>,
 }
 

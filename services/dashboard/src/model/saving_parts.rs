@@ -26,7 +26,7 @@ pub enum SavingPartKind {
     Layouts,
     /// From a change that was taken back until it was.
     TakenBack,
-    /// The limit is away for a few windows, to see again what the job takes.
+    /// The limit is removed for a few windows, to measure the job's baseline again.
     HoldOuts,
     Restarts,
     /// None of these: no change is known to be in force, or the energy lies in no window.
@@ -47,7 +47,7 @@ pub struct SavingPart {
     pub windows: usize,
 }
 
-/// The way from what the starting layout would have taken to what was taken: `baseline_joules` less all parts is
+/// Divides the difference between the energy of the starting layout and the actual energy: `baseline_joules` less all parts is
 /// `actual_joules`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SavingParts {
@@ -59,7 +59,7 @@ pub struct SavingParts {
 }
 
 impl SavingParts {
-    /// Divides a report's saving, which was computed from these windows; `None`: no saving is known.
+    /// Divides a report's saving, which was computed from these windows; `None` if no saving is known.
     pub(super) fn of(report: &WorkloadReport, rows: &[WindowRow], state: &WorkloadState) -> Option<Self> {
         let (per_sample, saving) = (report.baseline_joules_per_sample?, report.saving_joules?);
         let changes = applied_changes(state);
@@ -82,7 +82,7 @@ impl SavingParts {
                 named += joules;
             }
         }
-        // What the others leave, so that all add up to the report's figure.
+        // The remainder, so that all parts add up to the report's figure.
         parts[SavingPartKind::Other as usize].joules = saving - named;
         let baseline_joules = per_sample * samples;
         let least = LEAST_PART * baseline_joules.abs();
@@ -166,7 +166,7 @@ fn kind_of(row: &WindowRow, changes: &[AppliedChange<'_>]) -> SavingPartKind {
     }
 }
 
-/// Returns a layout without what is set beside it on its devices.
+/// Returns a layout without the settings of its devices.
 fn without_limits(layout: &Layout) -> Layout {
     Layout { power_limit_watts: None, sm_clock_mhz: None, ..layout.clone() }
 }

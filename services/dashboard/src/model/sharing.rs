@@ -48,7 +48,7 @@ pub enum AttributionBasis {
     Activity,
     /// Allotted SM percentages or MIG slices. A model, no measurement.
     Allotment,
-    /// Declared by whoever assigned the GPU.
+    /// Declared in the collector's assignments.
     Assigned,
     /// Nothing distinguishes them: each counts as much as the others.
     Equal,
@@ -148,7 +148,7 @@ pub struct NodeRow {
     pub unassigned_power_watts: Option<f64>,
 }
 
-/// Power of all GPUs with recent samples, by whose it is and how that is known.
+/// Power of all GPUs with recent samples, by workload and by method of attribution.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct SharingTotals {
     /// Number of GPUs, silent ones included.
@@ -164,7 +164,7 @@ pub struct SharingTotals {
     pub contradicted_power_watts: f64,
     /// Power of workloads that have their GPU to themselves, or whose activity was measured.
     pub metered_power_watts: f64,
-    /// Attributed by what each was given.
+    /// Attributed by the assigned shares.
     pub modelled_power_watts: f64,
     /// Attributed in equal parts, for want of any signal.
     pub assumed_power_watts: f64,
@@ -422,7 +422,7 @@ impl DashboardModel {
         unknown
     }
 
-    /// Returns the GPUs by node; those with the most watts of nobody first.
+    /// Returns the GPUs by node; those with the most unattributed watts first.
     fn node_rows(&self, found: &[DeviceEntry<'_>]) -> Vec<NodeRow> {
         let mut nodes: BTreeMap<Option<&str>, Vec<&DeviceSnapshot>> = BTreeMap::new();
         for (_, device) in found {

@@ -117,7 +117,7 @@ impl DashboardModel {
 
     /// Returns the seconds that each running workload's newest change has waited for its outcome.
     fn unanswered_seconds(&self) -> impl Iterator<Item = f64> {
-        let running = self.workloads.values().filter(move |state| state.running_window(self.now).is_some());
+        let running = self.workloads.values().filter(move |state| state.is_reporting(self.now));
         running.filter_map(move |state| Some(self.now?.seconds_since(state.unanswered_since()?).max(0.0)))
     }
 }

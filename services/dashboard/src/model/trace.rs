@@ -13,7 +13,7 @@ const POINTS: usize = 192;
 pub struct PowerSpan {
     from: EventTime,
     to: EventTime,
-    /// `None`: not known.
+    /// `None` if unknown.
     joules: Option<f64>,
 }
 
@@ -118,7 +118,7 @@ pub struct TraceEnergy {
 
 impl WorkloadTimeline {
     /// Adds a window with the power of its run; one that begins before the trace is left out. If it `follows_end`, the job was
-    /// started again: between its runs it took no power. Else it is not known what it took in a silence before this window.
+    /// started again: between its runs it took no power. Otherwise its power in a silence before this window is unknown.
     pub fn add(&mut self, window: &EfficiencyWindow, power: PowerSpan, follows_end: bool) {
         let Some(interval) = self.interval_of(window) else { return };
         interval.restarted |= window.has_restart();
@@ -173,7 +173,7 @@ impl WorkloadTimeline {
         }
     }
 
-    /// Returns the interval in which a window begins; `None`: it lies before the trace.
+    /// Returns the interval in which a window begins; `None` if it lies before the trace.
     fn interval_of(&mut self, window: &EfficiencyWindow) -> Option<&mut TraceInterval> {
         let start = window.window_start.micros();
         if self.width == 0 {

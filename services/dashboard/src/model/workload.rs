@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use eadt_report::WorkloadReport;
-use eadt_report::liveness::{open_limit_seconds, silence_limit_seconds};
+use eadt_report::liveness::{PresentMoment, WindowTimes};
 use eadt_report::states::{
     ChangeFate, ChangeProgress, RunProgress, WindowPresence, WorkloadStatus, may_be_changed, outside_run_seconds,
 };
@@ -62,7 +62,7 @@ impl DecisionRecord {
         self.has_any(&[ActuationOutcome::Recommended]) && !self.was_applied()
     }
 
-    /// Returns what became of it, as an actuator reported it last.
+    /// Returns its last reported outcome.
     pub fn fate(&self) -> Option<ChangeFate> {
         self.actuations.last().map(StoredActuation::fate)
     }
@@ -76,32 +76,29 @@ impl DecisionRecord {
 /// Figures of the newest window.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LatestWindow {
-    pub start: EventTime,
-    pub end: EventTime,
+    pub times: WindowTimes,
     pub power_watts: Option<f64>,
     pub samples_per_second: Option<f64>,
     /// Downtime included.
     pub joules_per_sample: Option<f64>,
     pub coverage_ratio: f64,
     pub temperature_celsius: Option<f64>,
-    /// `None`: other things than GPUs were metered.
+    /// `None` if other things than GPUs were metered.
     pub gpus: Option<u32>,
+    /// Most workloads that were on one of these at once.
+    tenants: Option<u32>,
+    /// Names of those that it shared; of very many none is named.
+    pub shared_devices: Box<[String]>,
     pub restarted: bool,
 }
 
 impl LatestWindow {
-    fn seconds(&self) -> f64 {
-        self.end.seconds_since(self.start)
-    }
-
-    /// Returns the time from its end to the newest window of all.
-    fn quiet_seconds(&self, now: EventTime) -> f64 {
-        now.seconds_since(self.end)
-    }
-
-    /// Returns whether it is so recent that the next window is likely to be open still.
-    fn may_have_open_successor(&self, now: EventTime) -> bool {
-        self.quiet_seconds(now) <= open_limit_seconds(self.seconds())
+    /// Returns the number of its GPUs that are not among [`Self::shared_devices`]. If it shared some and none is named, each
+    /// workload on them counts its part.
+    pub fn unnamed_devices(&self) -> usize {
+        let gpus = self.gpus.unwrap_or(0);
+        let tenants = self.tenants.filter(|_| self.shared_devices.is_empty()).unwrap_or(1).max(1);
+        (gpus.div_ceil(tenants) as usize).saturating_sub(self.shared_devices.len())
     }
 }
 
@@ -122,7 +119,7 @@ pub struct WorkloadState {
     pub policy_change: Option<Box<PolicyChange>>,
     pub latest: Option<LatestWindow>,
     run: RunProgress,
-    /// Its windows, without what follows the end of its run.
+    /// Its windows, up to the end of its run.
     pub trace: WorkloadTimeline,
     /// Power of its GPUs after its run ended: these are without work.
     pub idle_trace: WorkloadTimeline,
@@ -151,21 +148,22 @@ pub struct WorkloadState {
 impl WorkloadState {
     /// Takes a tumbling window; false for one that was there.
     pub fn window(&mut self, window: &EfficiencyWindow) -> bool {
-        if self.latest.as_ref().is_some_and(|latest| window.window_start <= latest.start) {
+        if self.latest.as_ref().is_some_and(|latest| window.window_start <= latest.times.start) {
             return false;
         }
         self.windows += 1;
         self.trace_power(window);
         self.window_origin = self.window_origin.max(Some(window.origin));
         self.latest = Some(LatestWindow {
-            start: window.window_start,
-            end: window.window_end,
+            times: WindowTimes::from(window),
             power_watts: window.mean_power_watts,
             samples_per_second: window.samples_per_second,
             joules_per_sample: window.energy_per_sample(),
             coverage_ratio: window.energy_coverage_ratio,
             temperature_celsius: window.max_temperature_celsius,
             gpus: window.meter.is_of_gpu().then_some(window.gpus),
+            tenants: window.tenants,
+            shared_devices: window.shared_devices.clone().into(),
             restarted: window.has_restart(),
         });
         true
@@ -319,11 +317,14 @@ impl WorkloadState {
         self.declaration.as_ref().is_some_and(|declaration| declaration.paused)
     }
 
-    /// Returns whether its last window is of the present.
+    /// Returns whether it is not silent.
     fn is_live(&self, now: Option<EventTime>) -> bool {
-        let is_recent =
-            |(latest, now): (&LatestWindow, EventTime)| latest.quiet_seconds(now) <= silence_limit_seconds(latest.seconds());
-        self.latest.as_ref().zip(now).is_some_and(is_recent)
+        self.latest.as_ref().zip(now).is_some_and(|(latest, now)| !latest.times.is_silent(now))
+    }
+
+    /// Returns whether it is neither silent nor over.
+    pub fn is_reporting(&self, now: Option<EventTime>) -> bool {
+        self.is_live(now) && !self.is_over()
     }
 
     /// Returns whether its job has reported its end: its GPUs are without work, whatever their collector reports.
@@ -331,22 +332,20 @@ impl WorkloadState {
         self.run.is_over()
     }
 
-    /// Returns its newest window if the figures of that are of the present.
-    pub fn running_window(&self, now: Option<EventTime>) -> Option<&LatestWindow> {
-        let (latest, now) = self.latest.as_ref().zip(now)?;
-        self.run.runs_now(latest.seconds(), latest.quiet_seconds(now)).then_some(latest)
+    /// Returns its newest window if the figures of that are of the present, as far as windows show it.
+    pub fn running_window(&self, moment: PresentMoment) -> Option<&LatestWindow> {
+        self.latest.as_ref().filter(|latest| self.run.runs_now(&latest.times, moment))
     }
 
     /// Returns its newest window if that lies after the end of its run, and its GPUs are likely to be without work still.
-    pub fn idle_window(&self, now: Option<EventTime>) -> Option<&LatestWindow> {
-        let (latest, now) = self.latest.as_ref().zip(now)?;
-        (self.run.has_ended() && latest.may_have_open_successor(now)).then_some(latest)
+    pub fn idle_window(&self, moment: PresentMoment) -> Option<&LatestWindow> {
+        self.latest.as_ref().filter(|latest| self.run.has_ended() && moment.has(&latest.times))
     }
 
-    /// Returns the end of its newest window if it runs, and its next window is likely to be open still.
-    pub fn open_since(&self, now: Option<EventTime>) -> Option<EventTime> {
-        let latest = self.running_window(now)?;
-        latest.may_have_open_successor(now?).then_some(latest.end)
+    /// Returns the end of its newest window if its next window, of its run or after it, is likely to be open still.
+    pub fn open_since(&self, moment: PresentMoment) -> Option<EventTime> {
+        let latest = self.running_window(moment).or_else(|| self.idle_window(moment))?;
+        Some(latest.times.end)
     }
 
     /// Returns its state at the moment that is shown, of a record that goes on then.

@@ -210,7 +210,7 @@ function Search({ field, route }: { field: { current: HTMLInputElement | null };
     const typedIn = parseRoute(location.hash).parts.join("/");
     timer.current = window.setTimeout(() => {
       const now = parseRoute(location.hash);
-      // Whoever has gone to another view meanwhile stays there.
+      // A user who has gone to another view meanwhile stays there.
       if (now.parts[0] !== "fleet" && now.parts.join("/") !== typedIn) return;
       const isFleet = now.parts[0] === "fleet" || now.parts.length === 0;
       const base = isFleet ? now : { parts: ["fleet"], params: new URLSearchParams() };

@@ -1,4 +1,4 @@
-// Decisions on the time axis of a chart: a link each, or a button with their number that opens a list, where they are close.
+// Decisions on the time axis of a chart: a link each, or a button with their number that opens a list, if they are close.
 import { useRef, useState } from "preact/hooks";
 import type { Mark } from "./chart";
 import { clock } from "./format";

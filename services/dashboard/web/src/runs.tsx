@@ -98,7 +98,7 @@ function Page({ page, route, skip }: { page: RunPage; route: Route; skip: number
             </thead>
             <tbody ref={body}>
               {page.rows.map((row) => (
-                <Row key={row.workload} row={row} />
+                <Row key={row.workload} row={row} notes={page.notes} />
               ))}
             </tbody>
           </table>
@@ -152,10 +152,11 @@ function didTheSame({ samples, duration_seconds: duration }: Comparison): boolea
   return isSame(samples) || isSame(duration);
 }
 
-function Row({ row }: { row: RunRow }) {
+/** A refusal that a note of the page has is not repeated in each row. */
+function Row({ row, notes }: { row: RunRow; notes: string[] }) {
   const isSame = row.figures !== null && didTheSame(row.figures);
   const { figures, this_origin, other_origin } = row;
-  const refusals = figures?.refusals ?? [row.refusal ?? ""];
+  const refusals = figures?.refusals.filter((text) => !notes.includes(text)) ?? [row.refusal ?? ""];
   const pair = (pair: FigurePair, text: (value: number | null) => string) => [text(pair.other), text(pair.this)];
   const cells = figures && [
     ...pair(figures.joules_per_sample, perSample),

@@ -1,4 +1,4 @@
-// GPUs: who is on each, which part of its power is whose, how that is known, and what is nobody's.
+// GPUs: the workloads on each, the attribution of its power and the method, and the unattributed part.
 import { useEffect, useRef } from "preact/hooks";
 import { addressMoment, type Basis, type DeviceRow, type NodeRow, query, type SharingPage } from "./api";
 import { copy } from "./copy";
@@ -25,7 +25,7 @@ export function Sharing({ route, live }: { route: Route; live: Live }) {
   const skip = Number(params.skip) || 0;
   const path = `sharing${query({ node: params.node, gpu_index: params.index, q: params.gpu, shared: params.shared, skip: skip || null, limit: ROWS })}`;
   const { data, error, isCurrent } = useData<SharingPage>(path, live.tick);
-  // Whoever chose a GPU on the map goes on at its strip, as soon as it is there.
+  // Scrolls to the strip of a GPU that was chosen on the map, as soon as it exists.
   const heading = useRef<HTMLHeadingElement>(null);
   const isChosen = useRef(false);
   useEffect(() => {

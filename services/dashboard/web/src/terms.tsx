@@ -34,7 +34,7 @@ export function useSession(): Session | null {
   return session;
 }
 
-/** The buttons by which a person changes the terms of a workload; nothing for whoever may not. */
+/** The buttons by which a person changes the terms of a workload; nothing without that right. */
 export function TermsButtons({ workload, terms, recommended }: { workload: string; terms: Terms; recommended: Recommended | null }) {
   const session = useSession();
   const dialog = useRef<HTMLDialogElement>(null);

@@ -158,7 +158,7 @@ const tests = {
     await policy.getByText("paused from no to yes (set by local)").waitFor();
     await asked("Mode");
     await dialog.getByLabel("recommend").check();
-    // Somebody else sets it meanwhile.
+    // Another client sets it meanwhile.
     const other = { change: "set_mode", mode: "observe", shown: "enforce" };
     await page.request.post(`${server.url}api/v1/workloads/eadt/llm-training/terms`, { data: other });
     await dialog.getByText("The mode is observe by now.").waitFor();
@@ -943,7 +943,7 @@ const tests = {
     const shown = joules(await energy.innerText());
     assert.ok(Math.abs(shown.value - then.totals.energy_joules) <= shown.error, `${shown.value} for ${then.totals.energy_joules}`);
     await isAccessible(page, "an earlier moment");
-    // The moment stays on the way down, until somebody goes back to the end.
+    // The moment stays on the way down, until the user goes back to the end.
     await page.locator(".fleet tbody a").first().click();
     await page.locator("a.decision").first().waitFor();
     assert.ok(page.url().includes(`at=${at}`), page.url());

@@ -86,7 +86,8 @@ export const LONGEST = 600_000;
 export async function take(browser, data, { withImages }) {
   const folder = mkdtempSync(join(tmpdir(), "eadt-pictures-"));
   try {
-    // The name that a data folder has by default: it is on the terminal's screen. Nobody has the run open while it is copied.
+    // The name that a data folder has by default: it is on the terminal's screen. No process has the run open while it is
+    // copied.
     cpSync(data, join(folder, "eadt-data"), { recursive: true });
     const ofRun = async () => [...(await pageOf(browser, data, withImages)), await reportOf(browser, data, folder, withImages)];
     return (await all(ofRun(), sharingOf(browser, folder, withImages), terminalOf(folder, withImages))).flat();
@@ -294,7 +295,7 @@ class LiveView {
     }
     const copy = new Terminal(COLUMNS, ROWS);
     copy.cells = this.#terminal.cells.map((row) => [...row]);
-    // The port that it has if nobody else has it; `up` takes one of the next hundred otherwise.
+    // The port that it has if it is free; `up` takes one of the next hundred otherwise.
     copy.replace(/127\.0\.0\.1:9\d{3}/g, "127.0.0.1:9580");
     return copy;
   }

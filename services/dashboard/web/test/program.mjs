@@ -48,7 +48,7 @@ export function killAll() {
   for (const child of running) child.kill("SIGKILL");
 }
 
-/** Returns a port that nobody has now, below those that the system gives to others meanwhile. */
+/** Returns a port that is free now, below those that the system gives to others meanwhile. */
 export async function freePort() {
   for (;;) {
     const port = 12_000 + Math.floor(Math.random() * 18_000);
