@@ -112,7 +112,7 @@ class Harmful:
 
 
 def absent_url() -> str:
-    """Returns the address of a port that nobody listens on."""
+    """Returns the address of a free port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
@@ -155,7 +155,7 @@ class Exporter:
 
 
 def events_of(program: str, data: str, topic: str) -> list[dict[str, Any]]:
-    """Returns the events of a topic in a data folder that nobody writes, without tombstones."""
+    """Returns the events of a topic in a data folder that is not being written, without tombstones."""
     command = [program, "tail", topic, "--from-start", "--until-end", "--json", "--data-dir", data]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("EADT_")}
     lines = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()

@@ -100,7 +100,7 @@ def _lists_of_blocks(module: nn.Module, passed: set[int], name: str = "") -> Ite
     if isinstance(module, (nn.ModuleList, nn.Sequential)):
         entries = list(module)
         if len(entries) > 1 and not any(is_called(entry) for entry in entries):
-            # Lists of lists: whoever calls their parts knows which of them are a block.
+            # Lists of lists: only the calls of their parts show which of them are blocks.
             return
         if _are_blocks(module, entries):
             yield entries

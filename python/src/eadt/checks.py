@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import torch
@@ -240,7 +240,7 @@ class CompiledCall:
         return self._call(*args, **kwargs)
 
     def remove(self) -> None:
-        """Gives the block its own call back, unless somebody compiled it anew meanwhile."""
+        """Gives the block its own call back, unless it was compiled anew meanwhile."""
         if self._block._compiled_call_impl is self:
             self._block._compiled_call_impl = self._call
 
@@ -320,7 +320,7 @@ class Check:
         boundary.watch(frozenset(id(parameter) for parameter in model.parameters()))
 
     def close(self) -> None:
-        """Ends it. In compiled code the hooks that note the order of calls are left to whoever ends the freeze."""
+        """Ends it. In compiled code the hooks that note the order of calls are left to the end of the freeze."""
         hooks, self._hooks = self._hooks, []
         if self.order is not None and not self._is_compiled:
             hooks += self.order.hooks
@@ -344,24 +344,24 @@ class Check:
 
     def idle(self) -> list[nn.Parameter]:
         """Returns those of them that got no gradient, and for which there is none but by the blocks."""
-        got = self._received or self._had
+        got = self._received | self._had
         return [weight for weight in self.front() if id(weight) not in got and id(weight) not in self._tied]
 
     def before_step(self) -> None:
-        """Notes gradients where no hook sees them, and removes what an earlier step left to weights that got none."""
+        """Notes gradients where no hook sees them, and removes zeros of weights that got none."""
         self._steps += 1
         if not self._received:
             # Wrappers that shard weights hand gradients over themselves.
-            self._had.update(id(weight) for weight in self._outside if _has_gradient(weight))
+            self._had.update(id(weight) for weight in self._outside if has_gradient(weight))
         elif self._is_compiled:
             # The gradient may be what an earlier step left.
-            self._received.difference_update(id(weight) for weight in self.front() if not _has_gradient(weight))
-        for weight in self.idle():
-            weight.grad = None
+            self._received.difference_update(id(weight) for weight in self.front() if not has_gradient(weight))
+        # A gradient that another rank has is one of all.
+        self._had.update(id(weight) for weight in drop_zeros(self.idle()))
 
     def partly_trained(self) -> list[nn.Parameter]:
         """Returns weights that train on a part of their gradients. Tied embeddings do so by the head, as they should."""
-        got = self._received or self._had
+        got = self._received | self._had
         return [weight for weight in self.front() if id(weight) in got and id(weight) not in self._tied]
 
     def outcome(self, is_last: bool) -> tuple[bool, str | None]:
@@ -416,8 +416,19 @@ def _own(tensor: Any) -> Any:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def _has_gradient(weight: nn.Parameter) -> bool:
-    """Returns whether there is a gradient that is not zero: loops may leave zeros there."""
+def drop_zeros(weights: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    """Removes gradients of zeros, which move weights by momentum and decay; returns the weights that have another one, and keep it."""
+    kept = []
+    for weight in weights:
+        if has_gradient(weight):
+            kept.append(weight)
+        else:
+            weight.grad = None
+    return kept
+
+
+def has_gradient(weight: nn.Parameter) -> bool:
+    """Returns whether there is a gradient that is not zero: loops may leave zeros there. Waits for the device if there is one."""
     if weight.grad is None:
         return False
     try:

@@ -47,11 +47,11 @@ LONGEST_INTERVAL_SECONDS: Final = 86_400.0
 REQUEST_SECONDS: Final = 5.0
 #: Longest wait before a server that failed is tried again.
 BACKOFF_SECONDS: Final = 30.0
-#: Seconds that ``close`` may take, and the end of the interpreter for all clients that nobody closed.
+#: Seconds that ``close`` may take, and the end of the interpreter for all clients that were not closed.
 CLOSE_SECONDS: Final = 2.0
 #: Events that begin or end something, kept while the server is away.
 KEPT_EVENTS: Final = 64
-#: Reports in the queue after which whoever adds one merges them, so that losses on a device are not kept by the thousand.
+#: Number of queued reports from which each new one is merged, so that losses on a device are not kept by the thousand.
 QUEUED_REPORTS: Final = 64
 #: Reasons of failures that are remembered, and seconds after which one is logged again.
 KEPT_FAILURES: Final = 64
@@ -152,7 +152,7 @@ class Client:
         self.state: Callable[[], dict[str, Any]] | None = None
         #: Called by the thread if there is nothing to send: a job that counts steps reports them at the next one.
         self.demand: Callable[[], None] | None = None
-        #: Called at the end of the interpreter if nobody closed the client: the fields of its last event.
+        #: Called at the end of the interpreter if the client was not closed: the fields of its last event.
         self.ending: Callable[[], dict[str, Any]] | None = None
         #: Fields that no event has, and that were logged.
         self._unknown_fields: set[str] = set()
@@ -165,7 +165,7 @@ class Client:
         self.earlier_decisions: set[str] = set()
         #: The server's time when the start arrived, to the second, and that of its last answer.
         self._arrived_at, self._answered_at = "", ""
-        #: Reports as they came: time, fields, and a job's count. Whoever takes from it holds the lock; adding needs none.
+        #: Reports as they came: time, fields, and a job's count. Taking requires the lock; adding does not.
         self.queue: deque[tuple[int, dict[str, Any], Count | None]] = deque()
         self._reset()
         _clients.add(self)
@@ -207,7 +207,7 @@ class Client:
             self.note_failure(error)
 
     def tend(self) -> None:
-        """Starts the thread if there is none, and keeps the queue short. Whoever adds to the queue calls this once in a while."""
+        """Starts the thread if there is none, and keeps the queue short. Callers that add to the queue call this now and then."""
         if self.is_disabled:
             self.queue.clear()
             return
@@ -316,7 +316,7 @@ class Client:
         return None if self._thread is threading.current_thread() else self._thread
 
     def is_open(self) -> bool:
-        """Returns whether a thread reports, in this process, and nobody closed it."""
+        """Returns whether a thread of this process reports and was not closed."""
         return self._is_running and not self._closing and self._pid == os.getpid()
 
     def leave(self, fields: dict[str, Any]) -> None:
@@ -343,7 +343,7 @@ class Client:
             self.note_failure(error)
 
     def begin_exit(self) -> threading.Thread | None:
-        """Begins to close a client that reports and that nobody closed. Returns its thread, or ``None`` if nothing is left to send."""
+        """Begins to close a client that reports and was not closed. Returns its thread, or ``None`` if nothing is left to send."""
         if not self.is_open():
             return None
         if self._left is not None:
@@ -370,7 +370,7 @@ class Client:
 
     def _set_running(self, is_running: bool) -> None:
         self._is_running = is_running
-        #: Reports in the queue; whoever adds another calls ``tend``: at once where there is no thread.
+        #: Reports in the queue after which adding another calls ``tend``: at once without a thread.
         self.most_queued = QUEUED_REPORTS if is_running else -1
 
     def note_failure(self, error: BaseException | str) -> None:
@@ -414,7 +414,7 @@ class Client:
                 self.refused += 1
             except Exception as error:
                 self._drop_connection()
-                # Whoever sees the count finds the reason.
+                # Noted before the count rises, so that a reader of the count finds the reason.
                 self.note_failure(error)
                 self.failed += 1
                 backoff = min(BACKOFF_SECONDS, max(1.0, backoff * 2))
@@ -685,7 +685,7 @@ def _second_of(date: str | None) -> str:
 
 
 def _checked_interval(seconds: float) -> float:
-    """Returns the seconds between two requests; raises ``ValueError`` if nobody can wait for so long, or so short."""
+    """Returns the seconds between two requests; raises ``ValueError`` if it is too long or too short to wait for."""
     try:
         number = float(seconds)
     except (TypeError, ValueError, OverflowError):
@@ -731,7 +731,7 @@ def _after_fork() -> None:
 
 
 def _at_exit() -> None:
-    """Closes the clients that nobody closed; waits two seconds at most for all of them together."""
+    """Closes the clients that were not closed; waits two seconds at most for all of them together."""
     until = time.monotonic() + CLOSE_SECONDS
     threads = [client.begin_exit() for client in list(_clients)]
     for thread in threads:

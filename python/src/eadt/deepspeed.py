@@ -55,7 +55,7 @@ class _StandStill:
                 group["lr"] = rate
 
     def remove(self) -> None:
-        """Gives the optimizer its own ``step`` back, unless somebody else replaced it meanwhile."""
+        """Gives the optimizer its own ``step`` back, unless other code replaced it meanwhile."""
         self.layers = 0
         if vars(self._optimizer).get("step") is not self:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import sys
@@ -68,19 +69,21 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Returns the answer that a file holds; the time of its last change is its revision if it names none.
+    """Returns the answer that a file holds; its revision is another one if its text or the time of its last change is.
 
-    Somebody wrote it by hand: raises ``ValueError`` if a key does not exist, or if it asks for nothing.
+    The file is written by hand: raises ``ValueError`` if a key does not exist, or if it requests nothing.
     """
-    answer = json.loads(read_text(path))
-    revision = path.stat().st_mtime_ns
+    text = read_text(path)
+    answer = json.loads(text)
+    # A link may be moved to another file of the same time, and a file be changed twice within one tick of its clock.
+    digest = hashlib.sha256(f"{path.stat().st_mtime_ns} {text}".encode()).digest()
     if not isinstance(answer, dict):
         raise ValueError("a directive is no JSON object")
     if "directive" in answer:
         _check_keys(answer, ANSWER_KEYS)
     else:
         answer = {"directive": answer or None}
-    answer.setdefault("revision", revision)
+    answer["revision"] = int.from_bytes(digest[:8], "big")
     body = answer["directive"]
     if isinstance(body, dict):
         _check_keys(body, DIRECTIVE_KEYS)
@@ -141,20 +144,6 @@ def _on(device: Any) -> Any:
     import torch
 
     return torch.cuda.device(device)
-
-
-def agree(value: Any, device: Any = None) -> Any:
-    """Returns rank 0's value on every rank. A collective: every rank calls it at the same step, whatever the time."""
-    if not is_distributed():
-        return value
-    import torch.distributed as distributed
-
-    if distributed.get_world_size() == 1:
-        return value
-    box = [value]
-    with _on(device):
-        distributed.broadcast_object_list(box, src=0)
-    return box[0]
 
 
 def gather(value: Any, device: Any = None) -> list[Any]:

@@ -122,7 +122,7 @@ def _plain_field(name: str, value: Any) -> Any:
     if name in TIMES:
         return _time(value)
     if name == "decision_id":
-        # As it was received: one that is cut is nobody's.
+        # As it was received: a truncated id matches no decision.
         if not isinstance(value, str) or len(value.encode()) > MAX_ID_BYTES:
             raise _Unfit("no id of a decision")
         return value

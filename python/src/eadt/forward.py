@@ -6,6 +6,8 @@ Seen by hooks, which are there in one pass and go. In a pass that torch.compile 
 from __future__ import annotations
 
 import contextlib
+import sys
+import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -20,7 +22,7 @@ from .blocks import is_called, path_to, unwrapped
 PASSES = 16
 #: Nodes of a graph in front of the blocks, at most: it is walked in each pass while blocks are frozen.
 MOST_NODES: Final = 1000
-#: What the hooks are called by which transformers and PEFT have the output of an embedding require gradients that nobody reads.
+#: Names of the hooks by which transformers and PEFT have the output of an embedding require gradients that are not used.
 LEAF_MAKERS: Final = "make_inputs_require_grad"
 
 FOREIGN: Final = (
@@ -28,10 +30,18 @@ FOREIGN: Final = (
 )
 INPUT: Final = "gradients of what the model is given are wanted, as in adversarial training, and would end in front of the blocks"
 
+BY_NAME: Final = (
+    "the loop takes gradients by name (torch.autograd.grad, or backward with inputs=), which raises for what is frozen or in front of it"
+)
+HOOKED: Final = "the loop wants gradients of what these blocks compute (retain_grad or a hook on a tensor), and frozen blocks have none"
+
 LONG: Final = "too much is computed in front of the blocks to look in each step whether something else wants its gradients"
 HIDDEN: Final = (
     "reentrant gradient checkpointing in front of the blocks hides whether something else wants its gradients: use use_reentrant=False"
 )
+
+#: What begins a backward pass.
+BACKWARD: Final = frozenset({torch.autograd.grad.__code__, torch.autograd.backward.__code__})
 
 #: A place in the graph of gradients: a node, and which of its outputs.
 Edge = tuple[Any, int]
@@ -150,7 +160,7 @@ class OwnWeights:
 
 
 class MadeLeaves:
-    """Notes the leaves that transformers and PEFT make for gradient checkpointing: nobody reads their gradients.
+    """Notes the leaves that transformers and PEFT make for gradient checkpointing: their gradients are not used.
 
     They are the output of an embedding, and what the feature encoder of a model of speech begins with.
     """
@@ -176,7 +186,7 @@ class MadeLeaves:
 
 
 class PassWatch:
-    """Looks at one pass: at how the blocks are called, and for reentrant checkpointing, whoever does it.
+    """Watches one pass: how the blocks are called, and whether checkpointing is reentrant, in any library.
 
     Reentrant: a block in training runs without gradients, and again in the backward pass. PyTorch calls a module with a hook in a slower
     way, so hooks go with the pass; but not from compiled code, which would be compiled anew.
@@ -184,6 +194,9 @@ class PassWatch:
 
     def __init__(self, model: nn.Module, blocks: Sequence[nn.Module]) -> None:
         self.was_reentrant = False
+        #: Blocks whose gradients, or those in front of them, the loop took by name, and those with activations whose gradients it wants.
+        self._by_name: set[int] = set()
+        self._hooked: set[int] = set()
         #: Whether torch.compile compiled a block, or what calls it, with a hook in it.
         self.was_compiled = False
         self.view: View | None = None
@@ -212,22 +225,45 @@ class PassWatch:
         self._own_weights = OwnWeights(self._given) if whole else None
         self._made = MadeLeaves(self._given) if whole else None
         self._block_hooks += self._made.hooks if self._made is not None else []
+        is_seen = whole and not is_compiled(self._given)
         for index, block in enumerate(self._blocks if whole else self._blocks[:1]):
             if is_called(block):
                 self._block_hooks.append(block.register_forward_pre_hook(Hook(self._before(index)), with_kwargs=True))
                 if whole:
                     self._block_hooks.append(block.register_forward_hook(Hook(self._after(index))))
+                    self._block_hooks += self._hooks_inside(index, block) if is_seen else []
         self._is_whole = whole
         for module in path_to(self._model, self._blocks[0]) if whole and self._block_hooks else ():
             # What is compiled whole would have its hooks compiled, too.
             if is_called(module) and not (module is self._model and self._is_outer_compiled):
                 self._outer_hooks[module] = module.register_forward_hook(Hook(self._on_outputs))
 
+    def wanted_of(self, layers: int) -> str | None:
+        """Returns why the first blocks cannot be frozen without an exception in a loop that wants certain gradients of them."""
+        if any(index < layers for index in self._by_name):
+            return BY_NAME
+        return HOOKED if any(index < layers for index in self._hooked) else None
+
+    def _hooks_inside(self, index: int, block: nn.Module) -> list[Any]:
+        """Returns hooks on the parts of a block on which the loop has some: they run after these."""
+
+        def look(_module: nn.Module, _: Any, output: Any) -> None:
+            if torch.is_grad_enabled() and not in_backward():
+                self._safely(self._note_hooked, index, output)
+
+        parts = [part for part in block.modules() if part is not block and part._forward_hooks and is_called(part)]
+        return [part.register_forward_hook(Hook(look)) for part in parts]
+
+    def _note_hooked(self, index: int, output: Any) -> None:
+        if any(_is_hooked(tensor) for tensor in tensors_of(output)):
+            self._hooked.add(index)
+
     def conclude(self) -> None:
-        """Ends a look at passes whose outputs nobody saw, as where a loop calls a method of the model that is not ``forward``."""
+        """Ends a look at passes without seen outputs, as when a loop calls a method of the model that is not ``forward``."""
         if not (self._is_whole and self._block_hooks and self._called) or self.was_compiled:
             return
         try:
+            self._note_last()
             self.view = self._make_view(None)
         except Exception:
             self.view = None
@@ -252,6 +288,8 @@ class PassWatch:
         self._called: list[int] = []
         self._inputs: dict[int | str | None, set[Edge]] = {}
         self._outputs: dict[int, set[Edge]] = {}
+        #: The block that was called last, and what it gave: the model may put hooks on it before it calls the next one.
+        self._last: tuple[int, list[torch.Tensor]] = (0, [])
         self._own: set[Any] = set()
         self._shared: set[Edge] = set()
         self._problem: str | None = None
@@ -281,7 +319,7 @@ class PassWatch:
         try:
             look(*arguments)
         except Exception:
-            # A model of a kind that nobody thought of.
+            # A model of an unexpected kind.
             self.view = None
             self.close()
 
@@ -303,8 +341,25 @@ class PassWatch:
             return
         edges = set(edges_of(output))
         self._outputs[index] = self._outputs.get(index, set()) | edges
+        self._note_last()
+        self._last = (index, list(tensors_of(output)))
+        for node, _ in edges:
+            node.register_prehook(self._on_gradients(index, self._outputs.get(index - 1, set())))
         if index == 0:
             self._own |= self._walk(edges, set().union(*self._inputs.values())).nodes
+
+    def _on_gradients(self, index: int, before: set[Edge]) -> Callable[[Any], None]:
+        """Returns a hook on what a block gave, which is gone with the graph of the pass. ``before``: what the block before it gave."""
+
+        def look(_: Any) -> None:
+            with contextlib.suppress(Exception):
+                wanted = wanted_by_name()
+                if wanted is not None:
+                    self._by_name.add(index)
+                    if before and not before.isdisjoint(edges_of(wanted)):
+                        self._by_name.add(index - 1)
+
+        return look
 
     def _walk(self, edges: Iterable[Edge], stops: Collection[Edge], only_from: Collection[Any] | None = None) -> Found:
         found = walk(edges, stops, self._weights, only_from)
@@ -315,7 +370,7 @@ class PassWatch:
     def _note_call(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Looks at how a block is called after those before."""
         if len(self._called) > PASSES * len(self._blocks):
-            # Nobody calls what has the blocks inside.
+            # The module that has the blocks inside is never called.
             self.close()
             return
         outputs: set[Edge] = set().union(*self._outputs.values())
@@ -355,7 +410,12 @@ class PassWatch:
             for hook in hooks:
                 if hook is not None:
                     hook.remove()
+        self._note_last()
         self.view = self._make_view(output)
+
+    def _note_last(self) -> None:
+        (index, tensors), self._last = self._last, (0, [])
+        self._note_hooked(index, tensors)
 
     def _make_view(self, output: Any) -> View | None:
         shared = frozenset(key for key, edges in self._inputs.items() if key is not None and edges and edges <= self._shared)
@@ -461,12 +521,49 @@ def is_closed(own: OwnWeights) -> bool:
     return True
 
 
+def wanted_by_name() -> Any:
+    """Returns of what alone the backward pass that runs now computes gradients; ``None``: of all weights. Call it in a hook of that pass.
+
+    The engine does not show it, but the caller's frame does. On a GPU hooks run in another thread than the caller.
+    """
+    frames = sys._current_frames()
+    caller: Any = None
+    try:
+        for frame in (frames.pop(threading.get_ident()).f_back, *frames.values()):
+            caller = frame
+            while caller is not None:
+                if caller.f_code in BACKWARD:
+                    wanted = caller.f_locals.get("inputs")
+                    return None if isinstance(wanted, (tuple, list)) and not wanted else wanted
+                caller = caller.f_back
+        return None
+    finally:
+        # Frames keep what is in them, as a job that nothing else refers to any more.
+        frame = caller = None
+        frames.clear()
+
+
+def _is_hooked(tensor: torch.Tensor) -> bool:
+    """Returns whether the loop wants the gradient of an activation. PyTorch's wrappers have hooks of their own on these."""
+    if tensor.is_leaf:
+        return False
+    hooks = (tensor._backward_hooks or {}).values()
+    own = [hook for hook in hooks if not str(getattr(getattr(hook, "func", hook), "__module__", "")).startswith("torch.distributed")]
+    return bool(tensor.retains_grad or own)
+
+
 def edges_of(value: Any, depth: int = 4) -> Iterator[Edge]:
     """Yields the places in the graph of all tensors in a value of which gradients are wanted."""
+    for tensor in tensors_of(value, depth):
+        node = tensor.grad_fn if tensor.grad_fn is not None else tensor.view_as(tensor).grad_fn.next_functions[0][0]
+        yield (node, tensor.output_nr)
+
+
+def tensors_of(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
+    """Yields all tensors in a value of which gradients are wanted."""
     if isinstance(value, torch.Tensor):
         if value.requires_grad:
-            node = value.grad_fn if value.grad_fn is not None else value.view_as(value).grad_fn.next_functions[0][0]
-            yield (node, value.output_nr)
+            yield value
     elif depth > 0:
         parts: Iterable[Any] = ()
         if isinstance(value, Mapping):
@@ -476,7 +573,7 @@ def edges_of(value: Any, depth: int = 4) -> Iterator[Edge]:
         elif is_dataclass(value):
             parts = [getattr(value, entry.name, None) for entry in fields(value)]
         for part in parts:
-            yield from edges_of(part, depth - 1)
+            yield from tensors_of(part, depth - 1)
 
 
 def in_backward() -> bool:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 import torch
 from torch import nn
 
 from .blocks import embedding_weights, find_blocks, is_called, owner_of, size_of, tied_embeddings, unwrapped
-from .checks import Boundary, Check, CompiledCall, Fingerprint, trace_of
+from .checks import Boundary, Check, CompiledCall, Fingerprint, drop_zeros, has_gradient, trace_of
 from .directives import rank_and_world
 from .forward import PassWatch, in_backward, is_compiled
 
@@ -24,6 +24,7 @@ __all__ = ["BlockFreezer", "FreezeRefused", "find_blocks", "give_back", "owner_o
 NAMES_LISTED: Final = 3
 #: Classes that exchange the gradients of a model's weights between ranks, and expect that some have none.
 REDUCERS: Final = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine"})
+PASSED: Final = "weights in front of the blocks get gradients by another way in later steps"
 MOVED: Final = "frozen weights moved all the same: the optimizer, or another part of the loop, moves weights that have no gradient"
 
 
@@ -32,13 +33,19 @@ class FreezeRefused(Exception):
 
 
 class _Changes:
-    """What a freeze changed in a model. It belongs to the blocks, and outlives a freezer that nobody closed."""
+    """The changes that a freeze made to a model. They belong to the blocks, and outlive a freezer that was not closed."""
 
     def __init__(self) -> None:
         #: Weights of each frozen block, and whether each one trained when it was frozen: a loop may thaw its own layers meanwhile.
         self.stopped: list[list[tuple[nn.Parameter, bool]]] = []
-        #: Weights in front of the blocks, which get no gradient while these are frozen, and work for nothing else.
+        #: Weights in front of the blocks, which get no gradient by these while they are frozen, and worked for nothing else at the check.
         self.idle: list[nn.Parameter] = []
+        #: Those of them that got a gradient all the same.
+        self.passed: list[nn.Parameter] = []
+        #: Weights that train while blocks are frozen.
+        self.trained: list[nn.Parameter] = []
+        #: Whether a pass was made since the last step of an optimizer.
+        self.is_in_step = False
         #: Those of the model and of the optimizers.
         self.hooks: list[Any] = []
         #: Hooks that are called after a step of the optimizers.
@@ -55,7 +62,7 @@ class _Changes:
             _thaw(stopped)
         del self.stopped[layers:]
         if layers == 0:
-            self.idle = []
+            self.idle, self.passed, self.trained = [], [], []
         hooks, self.hooks, self.after = [*self.hooks, *self.after], [], []
         for hook in hooks:
             hook.remove()
@@ -66,20 +73,27 @@ class _Changes:
         self.thaw(0)
 
     def leave(self) -> None:
-        """Has the model train as before the freeze at the next call of the first block, or after the optimizer's step.
+        """Has the model train as before the freeze at the next pass of a new step, or after the optimizer's step.
 
         Nothing is changed now: gradients of weights that train again in the middle of a step are wrong, and hooks may be on their way.
         """
         self.is_left = True
 
     def thaw_left(self) -> bool:
-        """Gives back what was left, before a pass; returns whether it does. Checkpointing calls blocks again in the backward pass."""
-        if not self.is_left or in_backward():
+        """Gives back what was left, before the first pass of a step; returns whether it does.
+
+        Checkpointing calls blocks again in the backward pass.
+        """
+        if in_backward():
+            return False
+        was_in_step, self.is_in_step = self.is_in_step, self.is_in_step or torch.is_grad_enabled()
+        if not self.is_left or (was_in_step if self.after else any(has_gradient(weight) for weight in self.trained)):
             return False
         self.give_back()
         return True
 
     def after_step(self, *_: Any) -> None:
+        self.is_in_step = False
         if self.is_left:
             # Hooks like this one are on their way. They stay, and do nothing any more.
             self.after = []
@@ -101,8 +115,10 @@ class _Changes:
         for record in self.stopped:
             for parameter, _trained in record:
                 parameter.grad = None
-        for parameter in self.idle if self.check is None else ():
-            parameter.grad = None
+        # The same on every rank, each of which has the same gradients then: what is there is kept, whichever rank it comes from.
+        if self.check is None and self.idle:
+            passed = drop_zeros(self.idle)
+            self.passed = self.passed or passed
 
 
 #: What is changed now in the models of this process, by their frozen blocks.
@@ -191,6 +207,7 @@ class BlockFreezer:
             or _refusal_of_wrapper(self.model)
             or _refusal_of_checkpointing(self.model, self._watch)
             or _refusal_of_shared_weights(self.model, self.blocks, layers, self._changes.held())
+            or self._watch.wanted_of(layers)
             or (None if self._watch.view is None else self._watch.view.refusal)
             or (self._refusal_of_front() if self.frozen == 0 else None)
             or self._refusal_of_the_rest(layers)
@@ -269,7 +286,11 @@ class BlockFreezer:
         # Before a compiled model is compiled once more: its hooks would stay.
         self._watch.close()
         changes, view = self._changes, self._watch.view
-        before, changes.is_left = self.frozen, False
+        before, changes.is_left, changes.is_in_step = self.frozen, False, False
+        if before == 0:
+            # Zeros, as zero_grad(set_to_none=False) leaves them, would move what gets no gradient any more.
+            for parameter in self._front_at_most():
+                parameter.grad = None
         changes.thaw(min(layers, before))
         for block in self.blocks[before:layers]:
             changes.stopped.append(_stop(list(block.parameters()), changes.held()))
@@ -291,6 +312,7 @@ class BlockFreezer:
                 *(optimizer.register_step_pre_hook(changes.before_step) for optimizer in self._optimizers),
             ]
             changes.after = [optimizer.register_step_post_hook(changes.after_step) for optimizer in self._optimizers]
+            changes.trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
             self._before = Fingerprint([parameter for record in changes.stopped for parameter, trained in record if trained])
         if self._watch.was_compiled or is_compiled(self.model):
             self.recompilations += 1
@@ -299,6 +321,19 @@ class BlockFreezer:
         """Returns the weights that must not move now."""
         blocks = [parameter for record in self._changes.stopped for parameter, _ in record]
         return [*blocks, *self._changes.idle]
+
+    def front_before(self) -> object:
+        """Returns what the pass before a freeze showed in front of the blocks: on all ranks the same, or they are not frozen."""
+        view = self._watch.view
+        if view is None:
+            return None
+        reached = [] if view.reached is None else [weight for identity, weight in view.front.items() if identity in view.reached]
+        return self._names(view.front.values()), self._names(reached), sorted(map(str, view.shared_inputs))
+
+    def front_after(self) -> object:
+        """Returns the names of the weights that the check found to get no gradient any more: on all ranks the same, or all are thawed."""
+        check = self._changes.check
+        return None if check is None else self._names(check.idle())
 
     def stopped_in_front(self) -> str | None:
         """Returns the names of weights in front of frozen blocks that get no gradient any more; ``None``: there are none."""
@@ -309,8 +344,12 @@ class BlockFreezer:
         return self._before is not None and self._before.differs()
 
     def opened(self) -> str | None:
-        """Returns why gradients go through the frozen blocks in some passes; ``None``: they go through in none."""
-        opened = None if self._boundary is None else self._boundary.opened
+        """Returns why gradients go past or through the frozen blocks in some passes; ``None``: they do in none."""
+        changes, opened = self._changes, None if self._boundary is None else self._boundary.opened
+        # Without a hook on an optimizer, what is there now shows it.
+        passed = changes.passed or ([weight for weight in changes.idle if has_gradient(weight)] if changes.check is None else [])
+        if opened is None and passed:
+            return f"{PASSED}: {self._named(passed)}"
         if opened is None or self._boundary is None or not self._boundary.unseen:
             return opened
         return f"{opened}: {self._named(list(self._boundary.unseen.values()))}"
@@ -356,9 +395,12 @@ class BlockFreezer:
 
     def _named(self, parameters: Sequence[nn.Parameter]) -> str:
         """Returns the names of the first weights of a few, and how many there are."""
-        wanted = {id(parameter) for parameter in parameters}
-        names = [name for name, parameter in unwrapped(self.model).named_parameters() if id(parameter) in wanted]
+        names = self._names(parameters)
         return ", ".join(names[:NAMES_LISTED]) + (f" and {len(names) - NAMES_LISTED} more weights" if len(names) > NAMES_LISTED else "")
+
+    def _names(self, parameters: Iterable[nn.Parameter]) -> list[str]:
+        wanted = {id(parameter) for parameter in parameters}
+        return [name for name, parameter in unwrapped(self.model).named_parameters() if id(parameter) in wanted]
 
     def _front_by_order(self) -> list[nn.Parameter]:
         """Returns the trainable weights that a model lists before its blocks, but for embeddings: most are in front of them."""

@@ -40,7 +40,7 @@ class MethodReplacement:
         setattr(owner, name, self._replacement)
 
     def close(self) -> None:
-        """Gives the object its own method back, unless somebody else replaced it meanwhile."""
+        """Gives the object its own method back, unless other code replaced it meanwhile."""
         if vars(self._owner).get(self._name) is not self._replacement:
             return
         if self._was_attribute:
@@ -97,7 +97,7 @@ class PassedBatches:
         return None if self._has_rows is False else self._rows
 
     def close(self) -> None:
-        """Gives the trainer its own ``training_step`` back, unless somebody else replaced it meanwhile."""
+        """Gives the trainer its own ``training_step`` back, unless other code replaced it meanwhile."""
         self._replaced.close()
 
     def _make_step(self, step: Any) -> Any:

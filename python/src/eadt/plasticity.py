@@ -6,8 +6,11 @@ loss of 2 % where it was compared (docs/use/training.md).
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+import random
+import sys
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +20,8 @@ from .forward import Hook
 
 #: Rows of a block's output that are compared: enough for CKA, little to keep.
 MAX_ROWS = 512
+#: What the numbers begin with that a model draws in these passes.
+SEED = 0
 
 
 def _products(rows: torch.Tensor) -> torch.Tensor:
@@ -90,7 +95,7 @@ class PlasticityMeter:
         modes = [(module, module.training) for module in self._model.modules()]
         self._model.eval()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), _own_draws(self._model):
                 self._model(*args, **kwargs)
         finally:
             for module, is_training in modes:
@@ -98,6 +103,27 @@ class PlasticityMeter:
             for hook in hooks:
                 hook.remove()
         return products
+
+
+@contextlib.contextmanager
+def _own_draws(model: nn.Module) -> Iterator[None]:
+    """Has a pass draw the same numbers each time, from PyTorch's, Python's and NumPy's generators, which go on afterwards as before."""
+    devices = sorted({weight.device.index for weight in model.parameters() if weight.device.type == "cuda"})
+    numpy = sys.modules.get("numpy")
+    drawn, of_numpy = random.getstate(), None if numpy is None else numpy.random.get_state()
+    try:
+        with torch.random.fork_rng(devices):
+            torch.default_generator.manual_seed(SEED)
+            for device in devices:
+                torch.cuda.default_generators[device].manual_seed(SEED)
+            random.seed(SEED)
+            if numpy is not None:
+                numpy.random.seed(SEED)
+            yield
+    finally:
+        random.setstate(drawn)
+        if numpy is not None:
+            numpy.random.set_state(of_numpy)
 
 
 def _own(value: Any) -> Any:

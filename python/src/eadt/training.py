@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from .client import Client, default_rank
-from .directives import Directive, agree, first_refusal, gather, is_distributed, local_world, lonely_ranks, rank_and_world
+from .directives import Directive, first_refusal, gather, is_distributed, local_world, lonely_ranks, rank_and_world
 from .events import clip_text, event_precision, event_time
 from .measure import Measurement
 
@@ -107,7 +107,7 @@ class Job:
         self._closed_at: int | None = None
         #: Blocks that were frozen when the job ended.
         self._frozen_at_end: int | None = None
-        #: Whether it was reported that a freeze is not what it was at its check.
+        #: Whether frozen weights of this rank moved after the check.
         self._is_moved = False
         self.scaler = scaler
         self._agree_every = max(1, agree_every)
@@ -115,7 +115,7 @@ class Job:
         #: Whether the job began with the first step of its training; ``None`` until then: it may be set that it goes on from a checkpoint.
         self._is_fresh: bool | None = None
         self._pending: Directive | None = None
-        #: Whether the last directive was begun and failed: what the job does now is no one's request.
+        #: Whether the last directive was begun and failed: then the job's present state was not requested.
         self._is_half_done = False
         #: The directive whose freeze is checked by the gradients of the next steps, these steps, and the blocks that were frozen before it.
         self._checked: tuple[Directive, int] | None = None
@@ -141,7 +141,7 @@ class Job:
             try:
                 self._attach(model, optimizer, layers, precision)
             except Exception as error:
-                # A model of a kind that nobody thought of is trained all the same, in the precision that was asked for.
+                # A model of an unexpected kind is still trained, in the precision that was requested.
                 self._freezer = self._probe = self._meter = None
                 logger.warning("EADT: %s: no blocks are frozen and no precision is reported: %s", self.client.workload, error)
 
@@ -228,7 +228,7 @@ class Job:
     def start(self, **fields: Any) -> None:
         """Reports that the job starts, with further fields of the event.
 
-        Ends what this process began for the same workload and nobody ended, as in a notebook's cell that was interrupted.
+        Ends earlier jobs of this process for the same workload that were not ended, as in an interrupted cell of a notebook.
         """
         self._end_others()
         self._closed_at, self._is_fresh = None, None
@@ -287,6 +287,8 @@ class Job:
         if self._checked is not None:
             self._check(*self._checked)
         steps, every = self._steps, self._agree_every
+        if steps >= self._look_at:
+            self._look_again()
         if steps % every == 0:
             self._agree()
         # No rank counts past a step at which all agree, or measure.
@@ -299,8 +301,6 @@ class Job:
             limit = 1
         most = self._usual if self._is_leader else MAX_COUNTED
         self._most_counted = most if most < limit else limit
-        if steps >= self._look_at:
-            self._look_again()
 
     def _report_step(self, loss: Any) -> None:
         """Adds the steps that were counted, and the loss of the last one or else the newest, to the client's queue."""
@@ -410,7 +410,7 @@ class Job:
             self.client.mark(checkpoint_time=event_time(), steps_total=self.steps_total, **self._state())
 
     def close(self) -> None:
-        """Reports the end; returns within two seconds. A job that nobody closed does so at the end of the interpreter."""
+        """Reports the end; returns within two seconds. A job that was not closed does so at the end of the interpreter."""
         try:
             if self._closed_at == self.steps_total:
                 return
@@ -546,9 +546,9 @@ class Job:
     def _agree(self) -> None:
         """Every rank learns rank 0's directive, and whether all can: collectives, at the same step of all."""
         self._look_up_rank()
-        answer = self._asked() if self._is_leader else None
-        if self._world > 1:
-            answer = agree(answer, self._device)
+        gathered = gather((self._asked() if self._is_leader else None, self._changed_since()), self._device)
+        answer = gathered[0][0]
+        self._take_back(first_refusal([why for _, why in gathered]))
         # A rank of its own without torch.distributed receives nothing.
         if answer is None or answer[0] == self._revision:
             return
@@ -606,7 +606,10 @@ class Job:
 
     def _take_up(self, directive: Directive) -> None:
         # A step was looked at since all agreed.
-        refusal = first_refusal(gather(self._own_refusal(directive), self._device))
+        verdicts = gather((self._own_refusal(directive), self._front("front_before")), self._device)
+        refusal = first_refusal([own for own, _ in verdicts])
+        if refusal is None and directive.frozen_prefix_layers:
+            refusal = _difference([front for _, front in verdicts])
         self._checkpointed_for = directive.decision_id
         if refusal is None:
             self._is_half_done = True
@@ -637,14 +640,14 @@ class Job:
             outcome = self._freezer.check(self._checks_left <= 0)
         except Exception as error:
             outcome = (False, f"the job cannot check what it trains: {error}")
-        outcomes = gather(outcome, self._device)
-        refusal = first_refusal([why for _, why in outcomes])
+        outcomes = gather((*outcome, self._front("front_after")), self._device)
+        refusal = first_refusal([why for _, why, _ in outcomes]) or _difference([front for _, _, front in outcomes])
         try:
             if refusal is not None:
                 self._checked = None
                 self._freezer.freeze(before)
                 self._acknowledge(directive, f"it was taken back: {refusal}")
-            elif self._checks_left <= 0 or all(is_settled for is_settled, _ in outcomes):
+            elif self._checks_left <= 0 or all(is_settled for is_settled, _, _ in outcomes):
                 self._checked = None
                 self._freezer.end_check()
                 self._acknowledge(directive, None)
@@ -726,21 +729,45 @@ class Job:
             look_again(whole)
 
     def _look_at_frozen(self) -> None:
-        """Refuses a freeze that is not what it was at its check: it is withdrawn then.
-
-        Weights may move later, as by an optimizer that averages them now and then, or gradients be wanted that it would cut off.
-        """
+        """Looks whether frozen weights moved after the check, as by an optimizer that averages them now and then."""
         moved = getattr(self._freezer, "moved", None)
-        decision, refusal = self.answers[-1] if self.answers else ("", None)
-        if moved is None or refusal is not None or self._is_moved or self._checked is not None or not self._is_leader:
+        if moved is not None and self.frozen_layers and self._checked is None:
+            try:
+                self._is_moved = self._is_moved or moved()
+            except Exception as error:
+                self.client.note_failure(error)
+
+    def _changed_since(self) -> str | None:
+        """Returns why a freeze is not what it was at its check: weights moved, or gradients are wanted that it would cut off."""
+        opened = getattr(self._freezer, "opened", None)
+        if opened is None or not self.frozen_layers or self._checked is not None:
+            return None
+        try:
+            return "frozen weights moved later all the same" if self._is_moved else opened()
+        except Exception as error:
+            return f"the job cannot check what it trains: {error}"
+
+    def _take_back(self, why: str | None) -> None:
+        """Has all blocks train again, on all ranks, and refuses what was asked last, after a freeze that proved to be wrong on one."""
+        if why is None:
             return
         try:
-            why = "frozen weights moved later all the same" if moved() else self._freezer.opened()
-            if why is not None:
-                self._is_moved = True
-                self._acknowledge(Directive(decision_id=decision), why)
+            self._is_moved = False
+            self._freezer.freeze(0)
+            if self._pending is not None:
+                # What waits for a checkpoint was looked at with frozen blocks.
+                self._look_again(whole=True)
+                self._due_at = self.steps_total + 1
+            self._acknowledge(Directive(decision_id=self.answers[-1][0] if self.answers else ""), f"it was taken back: {why}")
         except Exception as error:
             self.client.note_failure(error)
+
+    def _front(self, kind: str) -> Any:
+        """Returns what the freezer found in front of the blocks; what goes wrong is an answer, and other ranks do not wait."""
+        try:
+            return getattr(self._freezer, kind, lambda: None)()
+        except Exception as error:
+            return str(error)
 
     def summary(self) -> str:
         """Returns what the job did, in words: unknown figures are called unknown."""
@@ -831,6 +858,14 @@ def _number(given: Any) -> float | str:
     if not math.isfinite(number):
         return "not finite"
     return number if number >= 0 else "negative"
+
+
+def _difference(fronts: list[Any]) -> str | None:
+    """Returns why ranks that found other weights in front of the blocks than rank 0 did are not frozen; ``None``: all found the same."""
+    rank = next((rank for rank, front in enumerate(fronts) if front != fronts[0]), None)
+    if rank is None:
+        return None
+    return f"other weights lead to the blocks on rank {rank} than on rank 0, and ranks would train them in different ways"
 
 
 def _without_graph(loss: Any) -> Any:

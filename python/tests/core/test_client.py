@@ -328,19 +328,39 @@ class TestReports(unittest.TestCase):
         self.server.answer = {"directives": [{"workload": "n/a", "revision": 9, "directive": body}]}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "directive.json")
-            taken: list[int] = []
-            client = self.client(directives_file=path, on_directive=lambda _, revision: taken.append(revision))
+            taken: list[str] = []
+            client = self.client(directives_file=path, on_directive=lambda body, _: taken.append(body.decision_id))
             path.write_text(json.dumps({"revision": 3, "directive": {"decision_id": "d-3", "precision": "bf16-mixed"}}))
             client.report(steps_total=1)
-            wait_for(lambda: client.directive()[0] == 3)
+            wait_for(lambda: client.directive()[1] is not None)
             for number, text in enumerate(('{"decision_id"', "[]", '{"decision_id": "d-4", "frozen_prefix_layers": -1}'), start=2):
                 path.write_text(text)
                 wait_for(lambda: client.directives_error)
                 client.report(steps_total=number)
                 wait_for(lambda number=number: any(event["steps_total"] == number for event in self.server.events))
-            self.assertEqual((client.directive()[1].precision, taken, client.failed), ("bf16", [3], 0))
+            self.assertEqual((client.directive()[1].precision, taken, client.failed), ("bf16", ["d-3"], 0))
             self.assertIn("frozen_prefix_layers is no number of blocks: -1", client.directives_error or "")
             client.close()
+
+    def test_a_changed_file_is_another_directive_also_with_the_same_time_or_revision(self) -> None:
+        for fields in ({}, {"revision": 7}):
+            with self.subTest(fields), tempfile.TemporaryDirectory() as folder:
+                link = Path(folder, "now.json")
+                client = Client(self.server.url, "n/a", directives_file=link)
+                seen = []
+                for number in (1, 2, 2):
+                    path = Path(folder, f"{number}.json")
+                    path.write_text(json.dumps({"decision_id": f"d-{number}", "frozen_prefix_layers": number, **fields}))
+                    # As of one checkout, or one archive.
+                    os.utime(path, (1.7e9, 1.7e9))
+                    link.unlink(missing_ok=True)
+                    link.symlink_to(path)
+                    client._read_directives_file()
+                    revision, directive = client.directive()
+                    seen.append((revision, directive and directive.decision_id))
+                self.assertEqual([decision for _, decision in seen], ["d-1", "d-2", "d-2"])
+                self.assertNotEqual(seen[0][0], seen[1][0])
+                self.assertEqual(seen[1], seen[2])
 
     def test_a_file_that_somebody_wrote_is_read_to_the_letter(self) -> None:
         right = {"decision_id": "x", "frozen_prefix_layers": 1}

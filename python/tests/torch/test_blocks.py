@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import unittest
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import eadt
 from eadt.directives import Directive
-from eadt.forward import HIDDEN, LONG, MOST_NODES, edges_of, leaves_of
+from eadt.forward import HIDDEN, LONG, MOST_NODES, edges_of, leaves_of, wanted_by_name
 from eadt.freeze import BlockFreezer, find_blocks
 from tests.models import moved, weights
 from tests.servers import Recorder
@@ -426,8 +428,90 @@ class TestWantedInFront(Trains):
                     self.assertIn("did not in the step before the freeze, and would not train in such a step: pictures.", answer or "")
                     self.assertEqual(frozen, 0)
                 else:
-                    self.assertEqual((answer, frozen), (None, 2))
-                    self.assertIn("pictures.", job._freezer.opened() or "")
+                    self.assertEqual((answer, frozen, len(job.answers)), (None, 0, 2))
+                    self.assertIn("pictures.", job.answers[1][1] or "")
+
+    def test_weights_in_front_that_other_steps_train_keep_these_gradients_whatever_step_is_checked(self) -> None:
+        for other in range(3):
+            with self.subTest(other):
+                model = Model(nn.Linear(WIDTH, WIDTH))
+                shallow = nn.Linear(WIDTH, WIDTH)
+                optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+                with eadt.job(model, optimizer, layers="auto", url=self.server.url, workload="n/a", agree_every=1) as job:
+                    for step in range(12):
+                        if step == 3:
+                            job.client._answer = (1, Directive("d-1", frozen_prefix_layers=2))
+                        is_other, before = step % 3 == other, weights(model.front)
+                        (shallow(model.front(vectors())) if is_other else model(vectors())).pow(2).mean().backward()
+                        optimizer.step()
+                        if is_other:
+                            self.assertGreater(moved(model.front, before), 0.0, step)
+                        optimizer.zero_grad(set_to_none=False)
+                        job.step(samples=4)
+                        if job.checkpoint_due():
+                            job.checkpointed()
+                self.assertIn("weights in front of the blocks", job.answers[-1][1] or "")
+                self.assertEqual(job.frozen_layers, 0)
+
+    def test_a_loop_that_takes_gradients_by_name_is_refused(self) -> None:
+        model = Model()
+        first, last = model.blocks[0].one.weight, model.blocks[3].one.weight
+        outputs: list[torch.Tensor] = []
+        model.blocks[0].register_forward_hook(lambda _module, _, output: outputs.append(output))
+        ways: dict[str, Callable[[torch.Tensor], Any]] = {
+            "of a weight": lambda loss: torch.autograd.grad(loss, first, retain_graph=True),
+            "of all": lambda loss: torch.autograd.grad(loss, list(model.parameters()), create_graph=True),
+            "of an embedding": lambda loss: torch.autograd.grad(loss, [model.front.weight], retain_graph=True, allow_unused=True),
+            "of an activation": lambda loss: torch.autograd.grad(loss, outputs[-1], retain_graph=True),
+            "put into .grad": lambda loss: loss.backward(inputs=list(model.parameters()), retain_graph=True),
+            "behind the frozen blocks": lambda loss: torch.autograd.grad(loss, [last, model.head.weight], retain_graph=True),
+        }
+        for name, take in ways.items():
+            with self.subTest(name):
+
+                def loss_of(step: int, take: Callable[[torch.Tensor], Any] = take) -> torch.Tensor:
+                    loss = model(texts()).pow(2).mean()
+                    take(loss)
+                    return loss
+
+                answer, frozen, _ = self.run_steps(model, model, loss_of)
+                is_behind = name == "behind the frozen blocks"
+                self.assertEqual(frozen, 2 if is_behind else 0)
+                self.assertIn("None" if is_behind else "takes gradients by name", str(answer))
+
+    def test_what_a_backward_pass_computes_is_seen_from_the_thread_of_a_device_too(self) -> None:
+        given = torch.ones(1, requires_grad=True)
+        loss, found = given * 2, []
+
+        def look(_: torch.Tensor) -> None:
+            thread = threading.Thread(target=lambda: found.append(wanted_by_name()))
+            thread.start()
+            thread.join()
+
+        loss.register_hook(look)
+        torch.autograd.grad(loss, [given], retain_graph=True)
+        loss.backward(retain_graph=True)
+        loss.backward(inputs=[given])
+        self.assertEqual([None if wanted is None else [tensor is given for tensor in wanted] for wanted in found], [[True], None, [True]])
+
+    def test_a_loop_that_wants_gradients_of_activations_is_refused(self) -> None:
+        def module_hook(module: nn.Module) -> None:
+            module.register_full_backward_hook(lambda *_: None)
+
+        ways: dict[str, Callable[[nn.Module], Any]] = {
+            "retained": lambda module: module.register_forward_hook(lambda _module, _, output: output.retain_grad()),
+            "hook": lambda module: module.register_forward_hook(lambda _module, _, output: output.register_hook(lambda _: None) and None),
+            "hook of a module": module_hook,
+        }
+        for name, watch in ways.items():
+            for place in ("block", "part", "last block"):
+                with self.subTest(name, place=place):
+                    model = Model()
+                    watch({"block": model.blocks[0], "part": model.blocks[0].one, "last block": model.blocks[3]}[place])
+                    answer, frozen, _ = self.run_steps(model, model, lambda _, model=model: model(texts()).pow(2).mean())
+                    is_fine = name == "hook of a module" or place == "last block"
+                    self.assertEqual(frozen, 2 if is_fine else 0)
+                    self.assertIn("None" if is_fine else "wants gradients of what these blocks compute", str(answer))
 
     def test_gradients_of_the_inputs_are_there_and_a_freeze_is_refused(self) -> None:
         def fgsm(given: nn.Module, _: int) -> torch.Tensor:
@@ -474,8 +558,8 @@ class TestWantedInFront(Trains):
                     given(x.requires_grad_()).sum().backward()
                     self.assertIsNotNone(x.grad)
                     for _ in range(2):
-                        job._look_again()
-                    self.assertEqual(len(job.answers), 2)
+                        job._agree()
+                    self.assertEqual((len(job.answers), job.frozen_layers), (2, 0))
                     self.assertIn("gradients", job.answers[1][1] or "")
 
     def test_a_leaf_that_peft_makes_of_an_embeddings_output_does_not_count(self) -> None:
@@ -578,6 +662,7 @@ class TestChecks(Trains):
         freezer.leave()
         loss.backward()
         self.assertEqual([block.one.weight.requires_grad for block in model.blocks], [False, False, True, True])
+        model.zero_grad()
         model(texts()).sum().backward()
         self.assertTrue(all(parameter.grad is not None for parameter in model.parameters()))
 

@@ -115,7 +115,7 @@ def in_one_row(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
 
 
 class Wrapped:
-    """A tensor that nobody sees."""
+    """A tensor that no hook sees."""
 
     def __init__(self, rows: list[dict[str, torch.Tensor]]) -> None:
         self.rows = torch.stack([row["x"] for row in rows])

@@ -8,18 +8,21 @@ import gc
 import json
 import os
 import pickle
+import random
 import tempfile
 import threading
 import unittest
 import warnings
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
 import torch.distributed as distributed
+import torch.multiprocessing as multiprocessing
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
@@ -535,11 +538,12 @@ class TestEnds(unittest.TestCase):
         last = self.server.events[-1]
         self.assertEqual((last["phase"], last["steps_total"], last["samples_total"]), ("finished", 2, 2))
 
-    def left(self, **options: Any) -> tuple[nn.Module, torch.optim.Optimizer, eadt.job]:
+    def left(self, has_optimizer: bool = True, **options: Any) -> tuple[nn.Module, torch.optim.Optimizer, eadt.job]:
         """Returns a job with frozen blocks, whose client's thread waits and holds nothing of it."""
         model = Whole(True)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        job = eadt.job(model, optimizer, layers="auto", url=self.server.url, workload="n/a", interval_seconds=600.0, **options)
+        options |= {"layers": "auto", "url": self.server.url, "workload": "n/a", "interval_seconds": 600.0}
+        job = eadt.job(model, optimizer if has_optimizer else None, **options)
         self.step(job, model)
         job._take_up(Directive("d-1", frozen_prefix_layers=2))
         self.step(job, model)
@@ -563,7 +567,7 @@ class TestEnds(unittest.TestCase):
     def test_a_collector_or_another_thread_changes_nothing_in_the_middle_of_a_step(self) -> None:
         batch = torch.randint(WIDTH, (2, 3))
         for way in ("collector", "in the optimizer's step", "thread"):
-            for ends_by in ("step", "pass"):
+            for ends_by in ("step", "the second pass"):
                 with self.subTest(way, ends_by=ends_by):
                     model, optimizer, job = self.left()
                     blocks = model.module.blocks
@@ -585,13 +589,27 @@ class TestEnds(unittest.TestCase):
                     self.assertFalse(any(parameter.requires_grad for parameter in blocks[0].parameters()))
                     loss.backward()
                     self.assertIsNone(next(blocks[1].parameters()).grad)
-                    if ends_by == "step" or way == "in the optimizer's step":
-                        optimizer.step()
-                    else:
+                    if ends_by == "the second pass" and way != "in the optimizer's step":
+                        # The second one of the same step: half of the gradients would be there.
                         model(batch).sum().backward()
-                        self.assertIsNotNone(next(blocks[0].parameters()).grad)
+                        self.assertIsNone(next(blocks[0].parameters()).grad)
+                    optimizer.step()
                     self.assertTrue(all(parameter.requires_grad for parameter in model.parameters()))
                     self.assertFalse(blocks[0]._forward_pre_hooks)
+
+    def test_a_job_that_is_collected_between_two_steps_has_its_blocks_train_in_the_next_one(self) -> None:
+        for has_optimizer in (True, False):
+            with self.subTest(has_optimizer=has_optimizer):
+                model, optimizer, job = self.left(has_optimizer=has_optimizer)
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=False)
+                job.own = job
+                del job
+                gc.collect()
+                self.assertFalse(any(parameter.requires_grad for parameter in model.module.blocks[0].parameters()))
+                for _ in range(2):
+                    model(torch.randint(WIDTH, (2, 3))).sum().backward()
+                    self.assertIsNotNone(next(model.module.blocks[0].parameters()).grad)
 
     def test_a_job_that_is_collected_does_not_end_the_next_one_of_its_client(self) -> None:
         client = Client(self.server.url, "n/a", interval_seconds=0.02)
@@ -612,9 +630,12 @@ class TestEnds(unittest.TestCase):
             self.step(job, model)
             with torch.no_grad():
                 model.module.blocks[1].two.bias[3] += 1e-3
+            job._look_again()
             for _ in range(2):
-                job._look_again()
-            self.assertEqual(job.answers, [("d-1", None), ("d-1", "frozen weights moved later all the same")])
+                job._agree()
+            self.assertEqual(job.answers, [("d-1", None), ("d-1", "it was taken back: frozen weights moved later all the same")])
+            self.assertEqual(job.frozen_layers, 0)
+            self.assertTrue(all(parameter.requires_grad for parameter in model.parameters()))
 
     def test_another_job_begins_with_what_the_model_was_and_its_withdrawal_thaws(self) -> None:
         model = Whole(True)
@@ -646,6 +667,77 @@ class TestEnds(unittest.TestCase):
                         job._take_up(Directive("d-1", frozen_prefix_layers=2))
                 self.assertEqual(job._freezer.frozen, 2 if name == "eager" else 0)
             self.assertNotIn(b"eadt", pickle.dumps(model))
+
+
+class Pictured(nn.Module):
+    """Takes pictures beside text in some passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text, self.picture = nn.Linear(4, WIDTH), nn.Linear(4, WIDTH)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)) for _ in range(4))
+
+    def forward(self, text: torch.Tensor, picture: torch.Tensor | None) -> torch.Tensor:
+        x = self.text(text)
+        x = x if picture is None else x + self.picture(picture)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def rank_main(rank: int, folder: str) -> None:
+    """Trains where both ranks or one have pictures: at the look before a freeze, at its check, or later."""
+    torch.set_num_threads(1)
+    os.environ.update(RANK=str(rank), EADT_DISABLED="1")
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    found = {}
+    # The steps in which the second rank alone has pictures; the directive is there in step 2, seen in step 3, and taken up after step 4.
+    for name, pictured in {"look": (3, 9), "check": (5, 9), "later": (8, 9)}.items():
+        torch.manual_seed(0)
+        plain = Pictured()
+        model = DistributedDataParallel(plain, find_unused_parameters=True)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        torch.manual_seed(1 + rank)
+        frozen, gradients = [], []
+        with eadt.job(model, optimizer, layers="auto", workload="n/a", agree_every=1) as job:
+            for step in range(1, 13):
+                if step == 2 and rank == 0:
+                    job.client._answer = (1, Directive("d-1", frozen_prefix_layers=2))
+                picture = torch.randn(4, 4) if rank == 1 and step in pictured else None
+                model(torch.randn(4, 4), picture).pow(2).mean().backward()
+                optimizer.step()
+                gradients.append(plain.text.weight.grad is not None)
+                optimizer.zero_grad()
+                job.step(samples=4)
+                if job.checkpoint_due() and step >= 4:
+                    job.checkpointed()
+                frozen.append(job.frozen_layers)
+        ranks: list[Any] = [None, None]
+        distributed.all_gather_object(ranks, [weight.tolist() for weight in plain.parameters()])
+        found[name] = {"same": ranks[0] == ranks[1], "answers": job.answers, "frozen": frozen, "gradients": gradients}
+    Path(folder, f"{rank}.json").write_text(json.dumps(found))
+    distributed.destroy_process_group()
+
+
+class TestRanks(unittest.TestCase):
+    def test_ranks_that_see_other_weights_in_front_of_the_blocks_are_not_frozen_and_stay_equal(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            multiprocessing.spawn(rank_main, args=(folder,), nprocs=2)
+            ranks = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(2)]
+        self.assertEqual(ranks[0], ranks[1])
+        differ, later = (
+            "other weights lead to the blocks on rank 1 than on rank 0",
+            "it was taken back: rank 0: weights in front of the blocks",
+        )
+        for name, answers, frozen in (("look", [differ], 0), ("check", [later], 1), ("later", [None, later], 4)):
+            with self.subTest(name):
+                found = ranks[0][name]
+                self.assertTrue(found["same"], found)
+                self.assertEqual(len(found["answers"]), len(answers))
+                for (_, given), part in zip(found["answers"], answers):
+                    self.assertIn(part or "None", str(given))
+                self.assertEqual(found["frozen"], [0] * 3 + [2] * frozen + [0] * (9 - frozen))
+                self.assertTrue(all(found["gradients"][4 + frozen :]), found)
 
 
 class TestDistributed(unittest.TestCase):
@@ -1028,6 +1120,26 @@ class TestPlasticity(unittest.TestCase):
         plasticity = meter.measure() or []
         self.assertTrue(all(value is not None and value < 1e-9 for value in plasticity[:2]), plasticity)
         self.assertEqual(plasticity[2:], [None, None])
+
+    def test_a_model_that_draws_in_each_pass_is_compared_with_the_same_numbers_and_trained_with_its_own(self) -> None:
+        class Masked(Body):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                draws = torch.rand(()) + random.random() + float(np.random.rand())
+                return super().forward((x + (draws * WIDTH).long()) % WIDTH)
+
+        model = Masked()
+        meter = PlasticityMeter(model, model.blocks)
+        meter.keep_batch(torch.arange(WIDTH))
+        meter.measure()
+        drawn = []
+        for is_measured in (False, True):
+            torch.manual_seed(0)
+            random.seed(0)
+            np.random.seed(0)
+            if is_measured:
+                self.assertTrue(all(value is not None and value < 1e-9 for value in meter.measure() or [None]))
+            drawn.append((float(torch.rand(())), random.random(), float(np.random.rand())))
+        self.assertEqual(drawn[0], drawn[1])
 
     def test_a_batch_is_kept_as_it_was(self) -> None:
         model = small()
