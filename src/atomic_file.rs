@@ -20,7 +20,7 @@ pub struct AtomicFile {
     keep: bool,
 }
 
-/// Endings of event logs, and what they mean.
+/// Endings of event logs, and their compression.
 const LOG_ENDINGS: [(&str, Compression); 2] = [(".jsonl", Compression::None), (".jsonl.zst", Compression::Zstd)];
 
 /// Returns the compression of a log of this name.
@@ -64,7 +64,7 @@ impl AtomicFile {
         Ok(Self { path: target, file, keep: !forced })
     }
 
-    /// Makes the file visible under its name while it is written, for those who look on.
+    /// Makes the file visible under its name while it is written, for readers.
     pub fn show(self) -> anyhow::Result<File> {
         let path = self.path;
         let named = if self.keep { self.file.persist_noclobber(&path) } else { self.file.persist(&path) };
@@ -85,7 +85,7 @@ impl AtomicFile {
         Ok(BufWriter::new(self.file.reopen().with_context(|| format!("cannot write {}", self.path.display()))?))
     }
 
-    /// Makes what was written durable and visible under its name.
+    /// Makes the written file durable and visible under its name.
     pub fn finish(self, mut writer: BufWriter<File>) -> anyhow::Result<()> {
         let cannot = || format!("cannot write {}", self.path.display());
         writer.flush().with_context(cannot)?;
@@ -250,7 +250,7 @@ mod tests {
         assert!(AtomicFile::create(&at("round"), &[], true).err().unwrap().to_string().contains("leads to no file"));
     }
 
-    /// The name of an open file, such as /dev/stdout, is everybody's.
+    /// The name of an open file, such as /dev/stdout, is shared by all processes.
     #[test]
     fn the_name_of_an_open_file_is_never_given_to_another() {
         use std::os::fd::AsRawFd;

@@ -17,7 +17,7 @@ pub fn connect(settings: &ProgramSettings) -> anyhow::Result<Arc<dyn Bus>> {
     Ok(Arc::new(kafka(settings)?))
 }
 
-/// Returns the same, with what only a Kafka can be asked.
+/// Returns the same, for requests that only Kafka answers.
 pub fn kafka(settings: &ProgramSettings) -> Result<KafkaBus, BusError> {
     let bus = &settings.bus;
     let options = KafkaOptions::secured(&*bus.brokers, &bus.properties, &bus.security, CLIENT)?;

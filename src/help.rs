@@ -14,7 +14,7 @@ use crate::cli::Cli;
 /// The version and the commit that the program was built from.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("SOURCE_COMMIT"), ")");
 
-/// The commands by what they are for, in the order of `eadt --help`.
+/// The commands by purpose, in the order of `eadt --help`.
 pub const GROUPS: [(&str, &[&str]); 5] = [
     ("Run", &["up", "collector", "processor", "actuator", "archiver", "exporter"]),
     ("Observe", &["dashboard", "top", "get", "describe", "tail", "report", "record", "import", "replay"]),
@@ -198,7 +198,7 @@ const MEANINGFUL: [(&[&str], &[&str]); 4] = [
     ),
 ];
 
-/// Options that people give to a command which has none of that name: command, option, and what does it there.
+/// Options that users give to a command which has none of that name: command, option, and the right way there.
 const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("report", "markdown", "--format markdown prints it"),
     ("report", "output", "--json, --csv and --format choose the form"),
@@ -335,8 +335,9 @@ fn groups(command: &Command) -> String {
 const NUMBERS: [&str; 12] =
     ["FACTOR", "TIME", "SECONDS", "DAYS", "WATTS", "COUNT", "ROWS", "RATIO", "PERCENT", "PRICE", "GRAMS", "MHZ,…"];
 
-/// Gives each command its example, and the options of all commands at the end, hidden where they mean nothing. Lets every number take
-/// what begins with a minus, so that the option reports what is possible instead of an option of that name being looked for.
+/// Gives each command its example, and the options of all commands at the end, hidden if they mean nothing. Lets every number
+/// take what begins with a minus, so that the option reports what is possible instead of an option of that name being looked
+/// for.
 fn with_texts(command: Command, path: &str, globals: &[Arg]) -> Command {
     let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
     let own = globals.iter().filter(|_| !path.is_empty()).map(|argument| {
@@ -401,8 +402,8 @@ mod tests {
         assert!(!help.contains("--markdown"), "{help}");
     }
 
-    /// Backticks mark what is typed, such as kinds of Kubernetes objects. A name of the field has none: clippy.toml lists those that
-    /// clippy takes for code.
+    /// Backticks mark typed text, such as kinds of Kubernetes objects. Terms of the field have none: clippy.toml lists those
+    /// that clippy takes for code.
     #[test]
     fn no_name_of_the_field_is_shown_as_code() {
         const CODE: [&str; 3] = ["EnergyPolicy", "KafkaTopic", "KafkaUser"];

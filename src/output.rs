@@ -7,7 +7,7 @@ use eadt_service::redact;
 
 use crate::progress::beside_bar;
 
-/// Prints a text; what nobody reads any more is dropped.
+/// Prints a text. It is dropped if standard output is closed.
 pub fn print(text: &str) -> anyhow::Result<()> {
     let written = beside_bar(|| {
         let mut out = std::io::stdout().lock();
@@ -16,7 +16,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     is_read(written).map(drop)
 }
 
-/// Returns whether somebody still reads standard output, by the result of a write to it.
+/// Returns whether standard output is still read, by the result of a write to it.
 pub fn is_read(written: std::io::Result<()>) -> anyhow::Result<bool> {
     match written {
         Ok(()) => Ok(true),
@@ -39,7 +39,7 @@ pub fn width() -> Option<usize> {
     (columns > 0).then_some(usize::from(columns))
 }
 
-/// As `println!`, but a closed pipe is no panic. Only where `?` may return an error.
+/// As `println!`, but a closed pipe is no panic. For functions in which `?` may return an error.
 macro_rules! print_line {
     ($($argument:tt)*) => {
         $crate::output::print(&format!("{}\n", format_args!($($argument)*)))?

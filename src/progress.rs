@@ -58,7 +58,7 @@ impl ProgressMeter {
         Self::new(total, WorkUnit::Bytes)
     }
 
-    /// Returns a bar of the bytes of these files; one that cannot be looked at counts nothing.
+    /// Returns a bar of the bytes of these files; a file whose size cannot be read counts as empty.
     pub fn over_files<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Self {
         Self::bytes(paths.into_iter().filter_map(|path| std::fs::metadata(path).ok()).map(|found| found.len()).sum())
     }
@@ -127,7 +127,7 @@ fn bar_text(unit: WorkUnit, done: u64, total: u64, elapsed: Duration, left: Dura
     format!("{}{}  {amounts}{left}", "█".repeat(full), "░".repeat(BAR_WIDTH - full))
 }
 
-/// A reader that counts what is read of it.
+/// A reader that counts the bytes read from it.
 #[derive(Debug)]
 pub struct MeteredReader<R> {
     reader: R,
@@ -149,9 +149,9 @@ impl<R: Read> Read for MeteredReader<R> {
     }
 }
 
-/// Shows how far the reading of these topics is, of whoever reads from the returned archive.
+/// Shows the progress of reading these topics from the returned archive.
 pub fn over_archive(archive: Archive, topics: &[Topic]) -> Result<(Archive, ProgressMeter), LakeError> {
-    // Whoever reads lists the files, too: a bar that nobody sees is not worth it.
+    // Reading lists the files, too, so a bar that is not shown is not worth a second listing.
     let listing = if is_shown() { archive.files()? } else { ArchiveListing::default() };
     Ok(over_files(archive, &listing, topics))
 }
@@ -180,7 +180,7 @@ mod tests {
         assert!(text(WorkUnit::Steps("runs"), 9, DELAY).contains("9 of 8"), "more than was expected");
     }
 
-    /// A terminal that keeps what is written to it.
+    /// A terminal that keeps its output.
     #[derive(Debug, Clone, Default)]
     struct WrittenTerm(std::sync::Arc<Mutex<Vec<String>>>);
 

@@ -6,7 +6,7 @@ use eadt_schemas::Topic;
 
 use crate::settings::ProgramSettings;
 
-/// Who may be let in: the services, the node agent, people who look on, whoever makes the topics.
+/// Role that gets rights in access lists: a service, the node agent, a reader, or the maker of topics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum AclRole {
     Collector,

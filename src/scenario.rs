@@ -38,7 +38,7 @@ pub fn read(path: &Path, text: &str) -> anyhow::Result<Scenario> {
 /// Characters of a line that an error shows.
 const LINE_CHARS: usize = 400;
 
-/// Returns the reason why a file is no scenario, with the line of the file, cut where it is very long.
+/// Returns the reason why a file is no scenario, with the line of the file, cut if it is very long.
 fn parse_error(error: &toml::de::Error) -> anyhow::Error {
     let cut = |line: &str| match line.char_indices().nth(LINE_CHARS) {
         Some((end, _)) => format!("{}…", line[..end].trim_end()),

@@ -93,7 +93,7 @@ pub async fn run(single: StandaloneService, mut settings: ProgramSettings, shutd
     }
     let (metrics, health) = (MetricsRegistry::default(), HealthRegistry::default());
     let address = address::parse(&settings.http.address).context("http.address")?;
-    // Before anybody waits for a broker.
+    // Before any wait for a broker.
     let (bound, server) = eadt_service::serve(address, http::routes(metrics.clone(), health.clone()), shutdown.clone()).await?;
     let bus = crate::bus::shared(&settings)?;
     let partitions = topics::check_layout(&*bus, &settings.topics.prefix)?;

@@ -21,7 +21,7 @@ pub fn impossible(why: impl Display) -> anyhow::Error {
     UsageError(why.to_string()).into()
 }
 
-/// Returns whether an error is about the command line, and not about what was done.
+/// Returns whether an error is about the command line.
 pub fn is_usage_error(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let import = cause.downcast_ref::<eadt_recordings::ImportError>();

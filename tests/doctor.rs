@@ -93,7 +93,7 @@ fn folders_that_cannot_be_written_or_anybody_may_change_are_found() {
     std::fs::write(&file, "").unwrap();
     let (findings, good) = report(eadt(&file.join("data"), &["doctor"]));
     assert!(!good && findings_of(&findings, "folders", "wrong")[0].contains("is no folder"), "{findings:#?}");
-    // Nobody, root neither, writes there.
+    // No user can write there, not even root.
     let (findings, good) = report(eadt(Path::new("/proc/eadt"), &["doctor"]));
     assert!(!good && findings_of(&findings, "folders", "wrong")[0].contains("cannot write to /proc"), "{findings:#?}");
     // The same file system has no space.
@@ -133,7 +133,7 @@ fn a_file_of_tokens_that_everybody_may_change_is_found() {
     let dir = tempfile::tempdir().unwrap();
     let tokens = dir.path().join("tokens.json");
     std::fs::write(&tokens, r#"{"tokens":[]}"#).unwrap();
-    // It holds hashes, which anybody may see.
+    // It holds hashes, which any user may read.
     for (mode, state) in [(0o666, "wrong"), (0o642, "wrong"), (0o664, "ok"), (0o644, "ok"), (0o600, "ok")] {
         std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(mode)).unwrap();
         let mut command = eadt(dir.path(), &["doctor"]);
@@ -190,7 +190,7 @@ fn a_broker_that_is_away_is_found() {
 fn a_log_that_is_in_use_damaged_or_of_another_archive_is_found() {
     let dir = tempfile::tempdir().unwrap();
     made(dir.path());
-    // In use: no fault, but not looked at.
+    // In use: no fault, but not checked.
     let elsewhere = tempfile::tempdir().unwrap();
     let log = elsewhere.path().join("up.log");
     let up = eadt(dir.path(), &["up", "--speed", "1", "--no-view"])
@@ -208,7 +208,7 @@ fn a_log_that_is_in_use_damaged_or_of_another_archive_is_found() {
     assert!(good && findings_of(&findings, "log", "unchecked").len() == 1, "{findings:#?}");
     drop(up);
 
-    // Topics that somebody has changed.
+    // Topics that were changed from outside.
     let mut fewer = eadt(dir.path(), &["doctor"]);
     fewer.env("EADT_TOPICS__PARTITIONS", "7");
     let (findings, good) = report(fewer);
@@ -279,7 +279,7 @@ fn a_gap_in_the_archive_is_found() {
         "{findings:#?}"
     );
 
-    // All files: what was archived is all that is left.
+    // All files: only the record of the archived range is left.
     for entry in std::fs::read_dir(&archive).unwrap().map(Result::unwrap) {
         if entry.file_name() != "_archived" {
             std::fs::remove_dir_all(entry.path()).unwrap();

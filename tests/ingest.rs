@@ -1,4 +1,4 @@
-//! Who may report progress: the real program behind TLS and tokens, and senders that mean it no good.
+//! Tests the right to report progress: the real program behind TLS and tokens, and hostile senders.
 
 use crate::support;
 
@@ -66,7 +66,7 @@ async fn a_token_reports_for_its_namespaces_and_is_rotated_without_a_restart() {
     }
     assert!(ingest.tls(&trusted).await.is_err(), "the former certificate is gone");
 
-    // What cannot be used changes nothing.
+    // An invalid file changes nothing.
     std::fs::write(tokens(ingest.dir.path()), "nonsense").unwrap();
     ingest.stderr.until("the content that was read before stays in force");
     assert_eq!(ingest.post(&next, Some(&second), V1, &progress("team-a/x")).await.0, 202);
@@ -87,7 +87,7 @@ async fn slow_senders_are_cut_off_and_large_and_frequent_ones_refused() {
     let (_, all) = create(dir.path(), &["--namespace", "*"]);
     let limits = [("REQUEST_SECONDS", "8"), ("BODY_BYTES", "2048"), ("CONNECTIONS", "3"), ("REQUESTS_PER_SECOND", "0.2")];
     let ingest = Ingest::start(dir, &limits);
-    // As many as there may be: no handshake, half a head, half a body, and, where there is a token, one request in five seconds.
+    // As many as there may be: no handshake, half a head, half a body, and, if there is a token, one request in five seconds.
     let mut silent = ingest.plain().await;
     let mut head = ingest.tls(&trusted).await.unwrap();
     head.write_all(b"POST /v1/progress HTTP/1.1\r\nhost:").await.unwrap();
@@ -150,7 +150,7 @@ async fn strangers_hold_no_place_that_a_job_needs_and_do_not_ask_without_end() {
         if answers == 2 {
             break;
         }
-        // Somebody opens twice as many as there may be, and is silent: the oldest of his give way to the next, and to another job.
+        // A client opens twice the permitted connections and is silent: its oldest give way to the next, and to another job.
         let mut silent = Vec::new();
         for _ in 0..6 {
             silent.push(ingest.plain().await);
@@ -163,8 +163,8 @@ async fn strangers_hold_no_place_that_a_job_needs_and_do_not_ask_without_end() {
             assert!(ended.is_err(), "{ended:?}");
         }
     }
-    // Who asks on and on without a valid token is refused, and who has one is answered all the same.
-    // Over one connection: with a handshake for each a busy machine would not ask too often.
+    // A client that keeps asking without a valid token is refused, and one with a token is answered all the same. Over one
+    // connection: with a handshake for each a busy machine would not ask too often.
     let mut stranger = ingest.tls(&trusted).await.unwrap();
     let asked = format!(
         "POST {V1} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer eadt_0_0\r\ncontent-type: application/json\r\ncontent-length: 0\r\n\r\n"

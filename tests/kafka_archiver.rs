@@ -144,7 +144,7 @@ fn two_archivers_share_the_partitions_and_write_each_offset_once() {
     produce(&bus, 60, 120);
     until("the second took over some", || second.owns() > 0 && second.health.waiting().is_empty());
     produce(&bus, 120, 180);
-    // What the first held becomes files or is read again by the second.
+    // Records that the first one held become files or are read again by the second.
     first.stop();
     until("the second has every partition", || second.owns() == i64::from(PARTITIONS) * Topic::ALL.len() as i64);
     produce(&bus, 180, 200);

@@ -440,7 +440,8 @@ fn a_broker_that_is_away_for_longer_than_a_session_fences_nobody() {
         outputs: vec![outgoing(&output, "k", &n.to_string())],
         positions: vec![(assigned[0].clone(), i64::from(n))],
     };
-    // Nobody else ever was of this name, so the member may go on, or begin anew; also where a busy machine holds it up for a session.
+    // No other member ever had this name, so the member may continue or restart; also if a busy machine delays it for a
+    // session.
     let commit = |mut member: Box<dyn GroupMember>, n: i32| {
         let begun = Instant::now();
         while let Err(error) = member.commit(&step(n)) {
@@ -463,16 +464,17 @@ fn a_broker_that_is_away_for_longer_than_a_session_fences_nobody() {
     read_count(&bus, &output, 1, 2);
 }
 
-/// Kills the only broker right after it acknowledged that a step was committed, starts it again, and takes two more steps as a service
-/// does. Apache Kafka 4.3.1 then often takes the partitions that it had still to mark for deleted ones, because for a moment nobody
-/// leads them, and leaves the transaction open in them.
+/// Kills the only broker right after it acknowledged that a step was committed, starts it again, and takes two more steps as a
+/// service does. Apache Kafka 4.3.1 then often takes the partitions that it had still to mark for deleted ones, because for a
+/// moment they have no leader, and leaves the transaction open in them.
 fn killed_right_after_its_answer(comes_back: bool) {
     let mut kafka = Kafka::start().unwrap();
     let bus = KafkaBus::connect(options(kafka.brokers(), &[])).unwrap();
     let (input, output) = (fresh_topic(&bus, 1, &[]), fresh_topic(&bus, 1, &[]));
     let (group, instance) = (fresh_name("group"), fresh_name("instance"));
     let (mut member, assigned) = join(&bus, &group, Some(&instance), &[Arc::clone(&input)]);
-    // Its positions show what is done. If they are unavailable, the outputs do, once what hangs in both is aborted.
+    // Its positions show the completed steps. If they are unavailable, the outputs do, once hanging transactions in both are
+    // aborted.
     let again = || {
         let (mut member, assigned) = join(&bus, &group, Some(&instance), &[Arc::clone(&input)]);
         let committed = member.committed(&assigned).unwrap_or_else(|error| {

@@ -49,7 +49,7 @@ fn wait_for(kafka: &Kafka, dir: &Path, topic: &str, limit: Duration, enough: imp
     }
 }
 
-/// Status of an endpoint; 0 while nobody listens.
+/// Returns the status of an endpoint; 0 while nothing listens.
 fn status(address: &str, path: &str) -> u16 {
     use std::io::{Read, Write};
     let Ok(mut stream) = std::net::TcpStream::connect(address) else { return 0 };
@@ -160,8 +160,8 @@ fn the_loop_closes_between_separate_processes() {
     assert_eq!(replayed["check"]["differences"], serde_json::json!([]), "{replayed}");
 }
 
-/// Jobs that post real times into a log of simulated ones: live they hold nobody up, but in a merge by event time what is behind
-/// them in their input comes last.
+/// Jobs send real times into a log of simulated ones. Live, they delay no other source, but in a merge by event time the
+/// records behind them in their input come last.
 #[test]
 fn what_came_in_another_order_than_its_times_is_left_out_of_a_check_and_nothing_else() {
     let kafka = Kafka::start().unwrap();

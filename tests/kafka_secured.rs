@@ -79,7 +79,7 @@ fn grant(kafka: &SecuredKafka, dir: &Path, user: &str, parts: &[&str]) {
     assert!(printed.contains(&format!("allowed {principal}: ")), "{printed}");
 }
 
-/// Of the rights of these parts, which a user has, those that he has not needed so far.
+/// Returns the rights of these parts that the user has not needed so far.
 fn unneeded(kafka: &SecuredKafka, user: &str, parts: &[&str]) -> Vec<String> {
     let files = rights_of_parts().unwrap();
     let rights = parts.iter().flat_map(|part| files[*part].clone()).collect();
@@ -125,7 +125,7 @@ fn the_loop_closes_with_exactly_the_rights_of_each_part() {
     assert!(printed.contains("from 2 to 4 partitions") && printed.contains("change eadt.decisions.v1"), "{printed}");
     assert!(succeeds(as_user(&kafka, dir, "maker", &["topics", "apply"])).contains("as they should be"), "idempotent");
 
-    // Nobody else gets anywhere, and the error names the right.
+    // No other user gets access, and the error names the right.
     for service in ["processor", "archiver", "collector", "optimizer"] {
         let lacks = "Describe";
         let (_, err, good) = text(as_user(&kafka, dir, "nobody", &[service]));
@@ -169,7 +169,7 @@ fn the_loop_closes_with_exactly_the_rights_of_each_part() {
     publish(&kafka, record("gpu.telemetry.v1", "nobody", "{".into()));
     let cluster = simulated("cluster", &["actuator", "--speed", "max", "--duration", "40m"]);
     ends(cluster, Duration::from_mins(5));
-    // The next one begins with what was written.
+    // The next one begins with the written records.
     ends(simulated("cluster", &["actuator", "--speed", "max", "--duration", "41m"]), Duration::from_mins(5));
     let began = Instant::now();
     loop {
@@ -195,7 +195,7 @@ fn the_loop_closes_with_exactly_the_rights_of_each_part() {
         signal(&process.0, "-TERM");
         ends(process, Duration::from_mins(1));
     }
-    // The next start looks at what was written.
+    // The next start reads the written records.
     let address = free_address();
     let mut again = as_user(&kafka, dir, "processor", &["processor"]);
     again.env("EADT_PROCESSOR__MAX_FUTURE_SECONDS", "off").env("EADT_HTTP__ADDRESS", &address).stdout(Stdio::null());
@@ -218,7 +218,7 @@ fn the_loop_closes_with_exactly_the_rights_of_each_part() {
     for (user, part) in [("maker", "topics"), ("reader", "reader"), ("archiver", "archiver"), ("processor", "processor")] {
         assert_eq!(unneeded(&kafka, user, &[part]), [""; 0], "{user}");
     }
-    // The others are needed where there are agents, and jobs that are asked for something.
+    // The others are needed if there are agents, and jobs that are asked for something.
     let elsewhere = [
         "Write on topic eadt.dead-letters.v1",
         "Read on topic eadt.device-holders.v1",
@@ -279,7 +279,7 @@ impl Parts {
         as_user(&self.kafka, self.dir.path(), part, args)
     }
 
-    /// What a topic holds, as the reader sees it.
+    /// Returns the events of a topic, as the reader sees them.
     fn events(&self, topic: &str) -> Vec<Value> {
         let out = succeeds(self.as_part("reader", &["tail", topic, "--until-end", "--json"]));
         out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["data"].clone()).collect()
@@ -391,7 +391,7 @@ fn the_actuator_changes_a_workload_on_kubernetes_with_exactly_its_rights() {
     for object in objects() {
         kubernetes.apply(&namespace, &object.to_string()).unwrap();
     }
-    // What it reads of itself is there, if nothing that it could go by.
+    // Its own records can be read, even without any position.
     for topic in ["device-intents.v1", "directives.v1"] {
         parts.publish(record(topic, "nobody", "{".into()));
     }
@@ -577,7 +577,7 @@ fn no_output_contains_a_secret() {
         texts.0.push((format!("{service} log"), text));
     }
 
-    // What shows settings, and what fails.
+    // Commands that show settings, and commands that fail.
     for args in [
         &["config", "show"] as &[&str],
         &["config", "show", "--json"],

@@ -1,4 +1,4 @@
-//! A secured Apache Kafka: who is let in, who may do what, and the error for somebody without a right.
+//! A secured Apache Kafka: authentication, authorisation, and the error for a user without a right.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use eadt_tests::kafka::fetch_path;
 use eadt_tests::kafka::secured::{Authority, SecuredKafka, rights_of_parts};
 
 const WAIT: Duration = Duration::from_mins(1);
-/// For so long a broker believes who somebody is.
+/// Time for which a broker accepts an authentication.
 const REAUTHENTICATE: Duration = Duration::from_millis(1500);
 
 fn topic_names() -> Vec<String> {
@@ -190,7 +190,7 @@ fn no_right_of_a_file_implies_another_one_and_lacking_any_is_noticed() {
     }
 }
 
-/// What happens to a user who has all rights but one.
+/// An action of a user who lacks one right.
 type Act = fn(&KafkaBus) -> Result<(), eadt_bus::BusError>;
 
 fn join_and_commit(bus: &KafkaBus) -> Result<(), eadt_bus::BusError> {
@@ -336,7 +336,7 @@ fn a_certificate_is_a_user_with_rights_of_its_own() {
     let carol = KafkaBus::connect(options(&kafka.holder("carol").unwrap())).unwrap();
     let error = look(&carol).unwrap_err().to_string();
     assert!(error.contains("carol.pem lacks the right Describe"), "{error}");
-    // Nobody grants himself anything.
+    // No user can grant rights to themselves.
     let error = bob.grant("User:bob", &rights).unwrap_err().to_string();
     assert!(error.contains("denied"), "{error}");
     assert_eq!(kafka.holder("dave").unwrap().protocol, SecurityProtocol::Ssl);

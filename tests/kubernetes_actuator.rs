@@ -53,7 +53,7 @@ fn the_seeds_flow_runs_on_a_real_api_server_and_everything_is_as_before_once_the
     change(ControllerAction::Increase, (3, 100, 1));
     change(ControllerAction::Revert, (9, 45, 3));
 
-    // What was kept adds up, whichever process reports it.
+    // Verified savings add up over all processes that report them.
     let evidence = |before: f64| [("gain_ratio".to_owned(), 0.1), ("before_joules_per_sample".to_owned(), before)].into();
     for (concerns, before, saved) in [("d-4", 4.0, "10.0 %"), ("d-5", 3.6, "19.0 %")] {
         let decision = rig.decision(&format!("kept-{concerns}"), ControllerAction::Maintain, layout(9, 45, 3));
@@ -88,7 +88,7 @@ fn the_seeds_flow_runs_on_a_real_api_server_and_everything_is_as_before_once_the
     assert_eq!(environment(&set)["WORLD_SIZE"], "6");
     let owners = set["metadata"]["managedFields"].to_string();
     assert!(!owners.contains("eadt-") && owners.contains("kubectl-client-side-apply"), "{owners}");
-    // Whoever applied it applies it again without a conflict.
+    // The object's author applies it again without a conflict.
     rig.apply(&training());
     rig.stop();
 }
@@ -99,7 +99,7 @@ fn named(mut object: serde_json::Value, name: &str, target: &str) -> serde_json:
     if object["kind"] == "EnergyPolicy" {
         object["spec"]["targetRef"]["name"] = json!(target);
     } else {
-        // Pods are nobody's business here.
+        // Pods do not matter here.
         object["spec"]["replicas"] = json!(0);
         let labels = json!({"app": name});
         object["spec"]["selector"]["matchLabels"] = labels.clone();
@@ -332,7 +332,7 @@ fn who_paused_and_who_set_the_mode_is_published() {
     terms(&rig, UpdateMode::Recommend, true, (alice, bob));
     assert_eq!(change(PolicyEdit::Resume, "alice"), Ok(true));
     terms(&rig, UpdateMode::Recommend, false, (alice, alice));
-    // Whoever writes past the page is named by the manager they write as.
+    // A change outside of the page is named by the field manager that made it.
     rig.kubectl(&["annotate", "statefulset", "llm-training", "eadt.dev/paused=true", "--overwrite"]);
     terms(&rig, UpdateMode::Recommend, true, (alice, "kubectl-annotate"));
     let stale = change(set_mode(UpdateMode::Observe, UpdateMode::Enforce), "alice").unwrap_err();
@@ -379,7 +379,7 @@ fn somebody_who_takes_a_field_back_is_named_and_not_fought() {
     });
     rig.await_taken_back(&named, "gitops");
 
-    // What is EADT's goes back; what was taken back stays, and whose it is.
+    // EADT's fields are restored; fields that others took back stay theirs.
     rig.kubectl(&["delete", "energypolicy", "llm"]);
     let set = rig.given_back();
     let env = environment(&set);
@@ -387,7 +387,7 @@ fn somebody_who_takes_a_field_back_is_named_and_not_fought() {
     assert_eq!((&*env[THREADS], owners(&set, THREADS)), ("60", vec!["gitops".to_owned()]));
     assert_eq!(owners(&set, "f:replicas"), ["kubectl-client-side-apply"]);
 
-    // With the policy made again it is EADT's; also where that is so soon that nothing was given back before.
+    // With the policy made again it is EADT's; also if that is so soon that nothing was given back before.
     rig.apply(&energy_policy("Enforce"));
     let as_expected = |rig: &Rig| {
         rig.eventually("nobody took anything back", || (rig.condition("llm", "Degraded") == "False AsExpected").then_some(()));
@@ -477,7 +477,7 @@ fn what_quotas_and_disruption_budgets_do_not_allow_is_refused_before_anything_is
         assert!(refused.reason.contains(word), "{word}: {}", refused.reason);
     }
     rig.kubectl(&["delete", "resourcequota", "team"]);
-    // One that counts other pods is in nobody's way, and one that counts these does.
+    // A quota that counts other pods does not matter, and one that counts these does.
     for (name, scope, used) in [("short", "Terminating", "\"0\""), ("best-effort", "BestEffort", "\"6\"")] {
         rig.apply(&json!({
             "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name}, "spec": {"hard": {"pods": "6"}, "scopes": [scope]},
@@ -547,7 +547,7 @@ fn an_actuator_whose_clock_is_an_hour_off_changes_nothing_and_one_with_a_right_c
         rig.start(120.0);
         rig.ready_with(&layout(6, 50, 2));
         let generation = rig.set("llm-training")["metadata"]["generation"].clone();
-        // What the processor publishes, whose clock is right; one decision is new, the other one was over long ago.
+        // Decisions as the processor publishes them, with a right clock; one is new, the other expired long ago.
         for (id, age_seconds) in [("fresh", 0.0), ("old", 1800.0)] {
             let time = now().plus_seconds(-age_seconds);
             let decision = rig.decision(id, ControllerAction::Decrease, layout(6, 40, 2));
@@ -556,7 +556,7 @@ fn an_actuator_whose_clock_is_an_hour_off_changes_nothing_and_one_with_a_right_c
             assert!(refused.reason.contains(why), "{skew_seconds} s: {}", refused.reason);
         }
         assert_eq!(rig.set("llm-training")["metadata"]["generation"], generation);
-        // Who leads is settled without wall clocks.
+        // The leader is elected without wall clocks.
         rig.freeze();
         rig.clock = Arc::new(now);
         rig.start(120.0);
@@ -612,7 +612,7 @@ fn a_restart_waits_for_the_jobs_checkpoint_and_is_refused_where_none_comes() {
     assert_eq!(environment(&rig.set("llm-training"))["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "40");
 }
 
-/// The job reports what it computes in and what it does not train; as any job, more than once.
+/// The job reports its precision and its frozen blocks; as any job, more than once.
 fn doing(rig: &Rig, precision: &str, frozen_prefix_layers: u32) {
     for _ in 0..2 {
         does(rig, precision, frozen_prefix_layers);
@@ -633,7 +633,7 @@ fn does(rig: &Rig, precision: &str, frozen_prefix_layers: u32) {
     rig.publish(Topic::TrainingProgress, EventType::TrainingProgress, &id, time, &workload, &progress);
 }
 
-/// What the job is asked for, as a job that starts now would read it.
+/// Returns the request to the job, as a job that starts now would read it.
 fn asked(rig: &Rig) -> Option<(Option<String>, Option<u32>, String)> {
     let directive: Option<Directive> = rig.last(Topic::Directives, &rig.workload());
     directive.map(|asked| (asked.precision, asked.frozen_prefix_layers, asked.decision_id))
@@ -667,7 +667,7 @@ fn a_job_is_asked_for_precision_and_frozen_layers_and_where_it_does_not_follow_t
     doing(&rig, "fp16", 0);
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(rig.outcomes("d-1"), [ActuationOutcome::Applied], "it is not ready before the job does it");
-    // Whoever leads next goes on waiting.
+    // The next leader goes on waiting.
     rig.give_rollouts(120.0);
     let again = || {
         doing(&rig, "bf16", 0);

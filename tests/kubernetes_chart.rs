@@ -14,7 +14,7 @@ const WITHIN: Duration = Duration::from_mins(2);
 struct Installed<'a> {
     kubernetes: &'a Kubernetes,
     namespace: String,
-    /// What helm remembers of itself.
+    /// Helm's own folder.
     home: tempfile::TempDir,
 }
 

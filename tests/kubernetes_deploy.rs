@@ -342,7 +342,7 @@ fn every_port_that_a_part_opens_is_let_in_and_has_a_name() {
     }
     assert!(opened["eadt-collector"].contains("progress"), "{opened:?}");
 
-    // What the collector is given is what its port, its files and its folders are.
+    // The collector's settings match its port, its files and its folders.
     let collector = of("DaemonSet").find(|part| part["metadata"]["name"] == "eadt-collector").unwrap();
     let container = &collector["spec"]["template"]["spec"]["containers"][0];
     let setting = |name: &str| {
@@ -364,7 +364,7 @@ fn every_port_that_a_part_opens_is_let_in_and_has_a_name() {
 
 #[test]
 fn the_collector_may_review_tokens_where_service_accounts_report_and_only_there() {
-    // What the collector's account is bound to, and whether it may leave its pod for the API server.
+    // Role bindings of the collector's account, and whether it may leave its pod for the API server.
     let of = |flags: &[&str]| {
         let objects = objects(&chart::template(flags).unwrap());
         let named = |kind: &str, name: &str| {
@@ -450,7 +450,7 @@ fn the_chart_is_installed_and_leaves_nothing_behind() {
         assert!(output.status.success(), "{arguments:?}: {errors}");
         String::from_utf8(output.stdout).unwrap()
     };
-    // There is nobody here who would give the archiver a volume.
+    // No provisioner here would give the archiver a volume.
     let settings = [
         "--set=agent.enabled=true",
         "--set=optimizer.enabled=true",

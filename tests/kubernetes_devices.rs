@@ -44,7 +44,7 @@ fn hold(rig: &Rig, node: &str, gpus: &[(&str, Vec<String>)]) {
     assert!(producer.flush(WITHIN).unwrap());
 }
 
-/// Somebody else's pod on a node, with a GPU.
+/// Starts another tenant's pod on a node, with a GPU.
 fn intrude(rig: &Rig, node: &str) {
     rig.apply(&json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "other"},
@@ -152,13 +152,13 @@ fn a_cap_is_asked_of_the_agents_of_the_jobs_nodes_and_withdrawn_with_its_policy(
     rig.patch("llm-training", &json!({"metadata": {"annotations": {"eadt.dev/paused": null}}}));
     asked(&rig, &nodes, "d-4", 300.0);
 
-    // Somebody else's pod on one of the nodes: its GPUs are not only the job's any more.
+    // A pod of another tenant on one of the nodes: its GPUs are not only the job's any more.
     let shared = nodes.first().unwrap().clone();
     intrude(&rig, &shared);
     withdrawn(&rig);
     let refused = rig.change("d-5", ControllerAction::Increase, cap(400.0), ActuationOutcome::Refused);
     assert!(refused.reason.contains("/other holds GPUs of node"), "{refused:?}");
-    // Unless it is known which GPU is whose.
+    // Unless the workloads of the GPUs are known.
     let gpu = format!("GPU-{shared}");
     hold(&rig, &shared, &[(&gpu, on(&pods, &shared)), ("GPU-other", vec!["other".into()])]);
     rig.eventually("the job's own GPU is asked for, and the other nodes as they were", || {
@@ -221,7 +221,7 @@ fn a_cap_that_is_held_asks_nothing_of_the_api_server_and_misses_nothing() {
     };
     quiet(&rig);
 
-    // Another tenant that comes and goes while nobody watches, whatever the watch ended with.
+    // Another tenant comes and goes without a watch, for each way in which the watch ended.
     let place = first.first().unwrap();
     for answer in [None, Some(Answer::Gone), Some(Answer::Refused { code: 410, retry_after: None })] {
         let cut = || {
@@ -351,7 +351,7 @@ fn a_real_agent_holds_what_is_decided_and_puts_everything_back() {
     rig.kubectl(&["delete", "pod", "other", "--grace-period=0", "--force"]);
     set_to(&rig, &fake, 400_000, 1410);
 
-    // What its node does not allow, it refuses, and the change goes back.
+    // It refuses settings that its node does not allow, and the change is rolled back.
     agent.stop(&rig);
     let agent = Agent::start(&rig, NODE, &fake, state.path(), |raw| raw.agent.clocks = false);
     set_to(&rig, &fake, 400_000, 0);
@@ -512,7 +512,7 @@ fn a_node_has_the_mps_default_that_all_its_jobs_policies_name() {
     assert_eq!(tenants, ["first", "second"].map(|name| format!("{}/{name}", rig.namespace)));
     degraded(&rig, "second", "AsExpected");
 
-    // A pause of one ends it for all, and so does a pod of nobody's.
+    // A pause of one ends it for all, and so does a pod without a workload.
     rig.kubectl(&["annotate", "statefulset", "second", "eadt.dev/paused=true"]);
     is(&rig, "it is paused", 100.0);
     rig.kubectl(&["annotate", "statefulset", "second", "eadt.dev/paused-"]);

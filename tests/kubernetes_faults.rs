@@ -19,7 +19,7 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::api::{Api, ListParams, PostParams};
 use serde_json::{Value, json};
 
-/// Held for reading by who needs the control plane, for writing by who takes it away.
+/// Locked for reading by tests that need the control plane, and for writing by those that stop it.
 static CONTROL_PLANE: RwLock<()> = RwLock::new(());
 const SETS: &str = "/statefulsets/";
 
@@ -90,7 +90,7 @@ fn a_change_that_is_refused_for_the_moment_or_whose_answer_is_lost_is_done_once(
     let others = foreign(&rig.set("llm-training"));
     for (round, (name, answer, times)) in faults.into_iter().enumerate() {
         rig.proxy().passed();
-        // What is only lost was done.
+        // A change whose answer was lost was made.
         let accepted = if matches!(answer, Answer::Lost) { 0 } else { times };
         rig.proxy().interfere(fault(Method::PATCH, SETS, answer, times));
         let decided = Instant::now();
@@ -181,7 +181,7 @@ fn a_workload_that_has_no_room_for_a_record_is_not_touched_and_its_policy_report
     assert_eq!((&now["spec"], &now["metadata"]["annotations"]), (&full["spec"], &full["metadata"]["annotations"]));
     assert_eq!(foreign(&now), foreign(&full));
 
-    // With room it goes on by itself.
+    // With enough room it continues by itself.
     let container = json!({"name": "logs", "args": ["x"]});
     rig.patch("llm-training", &json!({"spec": {"template": {"spec": {"containers": [container]}}}}));
     taken_over(&rig);
@@ -206,7 +206,7 @@ fn a_decision_that_expires_while_nothing_can_be_written_reports_why_it_waited() 
     assert!(refused.reason.contains("expired") && refused.reason.contains("the proxy says 500"), "{}", refused.reason);
     rig.proxy().heal();
     assert_eq!(generation(&rig), before);
-    // What comes later is not held up by it.
+    // Later changes are not delayed by it.
     changed_once(&rig, "d-2", 45);
 }
 
@@ -311,7 +311,7 @@ fn watches_that_break_off_or_have_run_out_miss_nothing() {
         }
     }
     changed_once(&rig, "d-1", 40);
-    // A policy that goes away while nobody watches is not missed either.
+    // The deletion of a policy without a watch is noticed, too.
     for path in ["/statefulsets", "/energypolicies"] {
         let path = path.to_owned();
         rig.proxy().interfere(Fault { method: Method::GET, path, watch: true, answer: Answer::Gone, times: 1 });

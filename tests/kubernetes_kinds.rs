@@ -39,7 +39,7 @@ fn get(rig: &Rig, kind: &str) -> Value {
     serde_json::from_str(&rig.kubectl(&["get", kind, "llm-training", "-o", "json"])).unwrap()
 }
 
-/// What nobody but its owner may have changed.
+/// Returns the fields that only the object's owner may have changed.
 fn own(object: &Value) -> [String; 2] {
     [object["metadata"]["annotations"].to_string(), object["spec"].to_string()]
 }
@@ -196,7 +196,7 @@ fn a_deployment_whose_new_pods_crash_goes_back() {
 struct Suspended {
     rig: Rig,
     kind: &'static str,
-    /// Where its parts are.
+    /// Path of its parts.
     parts: &'static str,
     /// Beside the workers.
     first: &'static str,
@@ -390,7 +390,7 @@ fn a_job_set_is_never_touched_and_what_would_help_is_reported() {
     in_vain(threads, "the environment of a JobSet's jobs is immutable");
     scaled_in_vain(&rig, "d-2", workers(6, 50), "the replicas of a JobSet's jobs are immutable");
     recommended(&rig, "d-3", ControllerAction::Decrease, workers(5, 40), "threads 50 % → 40 %");
-    // Who approves what cannot be done gets an error.
+    // An approval of an impossible change gets an error.
     rig.kubectl(&["annotate", "energypolicy", "llm", "eadt.dev/approved=d-3"]);
     in_vain(rig.outcome("d-3", ActuationOutcome::Refused), "the environment of a JobSet's jobs is immutable");
     given_back(&rig, "jobset", &untouched, || ());

@@ -179,7 +179,7 @@ async fn gpus_are_of_the_workloads_of_their_pods_owners() {
     pod["kind"] = json!("Pod");
     pod["metadata"] = json!({"name": "bert-worker-0", "ownerReferences": rig.owner("kubeflow.org/v1", "PyTorchJob", "bert")});
     rig.apply(&pod);
-    // Nobody's but its own.
+    // Owned by no other object.
     rig.apply(&json!({
         "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "plain", "ownerReferences": none},
         "spec": {"serviceName": "plain", "replicas": 1, "selector": {"matchLabels": {"app": "plain"}}, "template": template("plain", "10")}

@@ -1,4 +1,4 @@
-//! `EnergyPolicy` on the real API server: what is refused and with which message, what is filled in, what people see.
+//! Tests `EnergyPolicy` on the real API server: refusals and their messages, defaults, and the view of users.
 
 use std::sync::Once;
 
@@ -47,7 +47,7 @@ fn the_schema_is_structural_and_in_force() -> Result<()> {
 
 #[test]
 fn the_short_name_is_nobody_elses() -> Result<()> {
-    // `ep` is that of Endpoints, which kubectl prefers; and a second `ep` has kubectl warn everybody who asks for those.
+    // `ep` is that of Endpoints, which kubectl prefers; a second `ep` makes kubectl warn every user of it.
     let listed = kubernetes().kubectl(&["api-resources", "--no-headers"])?;
     let own = policy::crd_definition().spec.names.short_names.unwrap_or_default();
     assert!(!own.is_empty());
@@ -228,7 +228,7 @@ fn a_policy_that_is_too_large_is_refused_with_its_field() -> Result<()> {
             "{field:?} and {why:?} should be in the message, not: {start}"
         );
     }
-    // What people write stays possible.
+    // Written settings stay possible.
     let settings = json!({"controller": {"name": "hybrid", "settings": {"seek_windows": 4, "max_slowdown_ratio": 0.05}}});
     kubernetes.apply(&namespace, &manifest("p", &settings).to_string())?;
     Ok(())
@@ -270,7 +270,7 @@ async fn the_status_is_its_own_and_shows_in_columns() -> Result<()> {
     let kubernetes = kubernetes();
     let namespace = kubernetes.namespace("status")?;
     let policies: Api<EnergyPolicy> = Api::namespaced(kubernetes.client().await?, &namespace);
-    // Who writes the specification cannot write the status.
+    // An author of the specification cannot write the status.
     let mut sneaky = manifest("p", &json!({}));
     sneaky["status"] = json!({"effect": {"summary": "99 %"}});
     policies.create(&PostParams::default(), &serde_json::from_value(sneaky)?).await?;

@@ -60,7 +60,7 @@ fn all_are_used(mut rig: Rig) {
         .map(|request| (request.group.clone(), request.resource.clone(), request.verb.clone()))
         .collect();
 
-    // What is refused until the rights are in force is granted after that.
+    // A request that is refused until the rights are in force is granted after that.
     let missing = |request: &&eadt_tests::kubernetes::audit::Request| {
         let right = (request.group.clone(), request.resource.clone(), request.verb.clone());
         request.code == 403 && !used.contains(&right)
@@ -69,7 +69,7 @@ fn all_are_used(mut rig: Rig) {
     assert!(refused.is_empty(), "not granted, but asked for: {refused:#?}");
 
     let all: BTreeSet<Right> = [RULES, CLUSTER_RULES, LEASE_RULES].into_iter().flat_map(granted).collect();
-    // Each of the other kinds is held to it where it is changed.
+    // Each of the other kinds is held to it if it is changed.
     let kinds: BTreeSet<(String, String)> =
         WORKLOAD_KINDS.iter().map(|kind| (kind.group.to_owned(), kind.plural.to_owned())).collect();
     let of_kind = |right: &Right| kinds.contains(&(right.0.clone(), right.1.clone()));
@@ -80,7 +80,7 @@ fn all_are_used(mut rig: Rig) {
     let stateful_set = ("apps".to_owned(), "statefulsets".to_owned());
     assert_eq!(verbs(&all, &stateful_set), verbs(&used, &stateful_set), "granted, and used for StatefulSets");
     let others = |rights: &BTreeSet<Right>| -> BTreeSet<Right> {
-        // What the client asks on its own: versions, and which kinds there are.
+        // The client's own requests: versions and kinds.
         rights.iter().filter(|right| !of_kind(right) && !right.1.starts_with('/')).cloned().collect()
     };
     assert_eq!(others(&all), others(&used), "granted, and used");

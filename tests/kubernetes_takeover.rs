@@ -14,7 +14,7 @@ use support::rollout::{decision, objects};
 use support::{Running, eadt, ends, signal, text};
 
 const WITHIN: Duration = Duration::from_mins(3);
-/// A member that does not leave, and whose place in the group nobody takes, keeps its partitions for so long.
+/// Time for which a member keeps its partitions if it does not leave and is not replaced in the group.
 const SESSION: Duration = Duration::from_mins(4);
 /// The Lease of one that was killed runs out after 15 s, and is looked at every two; a busy machine takes its time beside that.
 const TAKEN_OVER: Duration = Duration::from_secs(90);

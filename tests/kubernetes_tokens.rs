@@ -112,7 +112,7 @@ fn a_service_account_reports_for_its_own_namespace_as_long_as_the_api_server_kno
     };
     let (of_a, of_b) = (format!("{team_a}/x"), format!("{team_b}/x"));
 
-    // Without the right to ask nothing is known of anybody.
+    // Without the right to ask, no token can be accepted.
     let (status, answer) = once(&a, V1, &progress(&of_a));
     assert!(status == 503 && answer["error"].as_str().unwrap().contains("cannot be checked now"), "{status}: {answer}");
     assert_eq!(post(&of_file, "team-c/x").0, 202);
@@ -128,7 +128,7 @@ fn a_service_account_reports_for_its_own_namespace_as_long_as_the_api_server_kno
     let update = |namespace: &str| until_checked(&a, &trainer(namespace), update).0;
     assert_eq!((update(&team_a), update(&team_b)), (200, 403));
 
-    // For somebody else, of somebody else, or nothing at all.
+    // For another audience, of another issuer, or no token.
     let (api_servers, vaults) = (cluster.token(&team_a, &[]), cluster.token(&team_a, &["--audience=vault"]));
     let both = cluster.token(&team_a, &["--audience=vault", "--audience=eadt"]);
     assert_eq!(post(&both, &of_a).0, 202);
@@ -144,7 +144,7 @@ fn a_service_account_reports_for_its_own_namespace_as_long_as_the_api_server_kno
         let (status, answer) = post(bad, &of_a);
         assert!(status == 401, "{bad}: {status}: {answer}");
     }
-    // The API server refuses it, too, where the token's own claims are not looked at.
+    // The API server refuses it, too, if the token's own claims are not looked at.
     runtime.block_on(async {
         let reviews = TokenReviews::new(kubernetes.client().await.unwrap());
         for (token, audience, found) in [
@@ -184,7 +184,7 @@ fn a_service_account_reports_for_its_own_namespace_as_long_as_the_api_server_kno
     }
     assert_eq!(post(&b, &of_b).0, 202, "the other one is still there");
 
-    // Without an API server: what is remembered, tokens of the file, and nothing else.
+    // Without an API server: remembered tokens, tokens of the file, and no others.
     let new = cluster.token(&team_b, &eadt);
     kubernetes.kill(Component::ApiServer).unwrap();
     let answer = eventually("what was remembered is over", &b, &of_b, 503, 202);

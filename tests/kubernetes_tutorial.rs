@@ -29,7 +29,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// What a block prints.
+    /// Returns the output of a block.
     fn run(&self, block: &str) -> String {
         let output = Command::new("bash")
             .args(["-e", "-o", "pipefail", "-c", block])

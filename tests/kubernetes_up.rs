@@ -1,5 +1,5 @@
-//! The program against a real API server, as somebody who tries it would run it: the seed's flow, decided by the processor from what
-//! simulated GPUs draw under the pods that really run there.
+//! Runs the program against a real API server like a new user: the seed's flow, decided by the processor from the power of
+//! simulated GPUs under the pods that really run there.
 
 use crate::support;
 
@@ -117,7 +117,7 @@ fn is_ready(set: &Value) -> bool {
 fn note(set: &Value, names: [&str; 2], seen: &mut [Vec<Layout>; 2]) {
     let Some(job) = names.iter().position(|name| set["metadata"]["name"] == *name) else { return };
     let now = read(set);
-    // What was there first has no mark.
+    // The initial object has no mark.
     if seen[job].last() != Some(&now) && (seen[job].is_empty() || is_ready(set)) {
         println!("{} {now:?}", names[job]);
         seen[job].push(now);

@@ -1,4 +1,4 @@
-//! `eadt get`, `describe` and `tail` on a record that nobody writes any more.
+//! `eadt get`, `describe` and `tail` on a record that has ended.
 
 use crate::support;
 
@@ -25,7 +25,7 @@ fn lists_count_back_from_the_newest_event_and_refuse_names_that_do_not_exist() {
     let (line, err, good) = text(eadt(dir.path(), &["top", "--once", "--since", "10m"]));
     assert!(good && line.contains(" · 2 workloads · "), "{line}{err}");
 
-    // Where power is known the speed is of the wide table; a verdict is not that of its row's own change.
+    // If power is known the speed is of the wide table; a verdict is not that of its row's own change.
     let (table, _, good) = text(eadt(dir.path(), &["get", "workloads"]));
     assert!(good && !table.contains("SAMPLES/S"), "{table}");
     let (table, _, good) = text(eadt(dir.path(), &["get", "decisions"]));
@@ -97,7 +97,7 @@ fn lists_count_back_from_the_newest_event_and_refuse_names_that_do_not_exist() {
     }
 }
 
-/// As `up --gpus none` leaves it: what a job reports of itself is all there is.
+/// As `up --gpus none` leaves it: only the job's own reports.
 #[test]
 fn a_job_without_known_power_is_listed_with_its_speed() {
     let dir = tempfile::tempdir().unwrap();

@@ -20,7 +20,7 @@ use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::support::{eadt, json, near, text};
 
-/// What was posted: the head of the request, and the report.
+/// A post: the head of the request, and the report.
 type Posted = (String, ExportMetricsServiceRequest);
 
 /// Reads one request.
@@ -94,7 +94,7 @@ fn tls_receiver(config: ServerConfig) -> (u16, Receiver<Posted>) {
         for stream in listener.incoming().flatten() {
             let mut stream = StreamOwned::new(ServerConnection::new(config.clone()).unwrap(), stream);
             let Some(posted) = read(&mut stream) else {
-                // What is left unread would reset the connection, before the client has read the alert.
+                // Unread bytes would reset the connection, before the client has read the alert.
                 stream.sock.shutdown(Shutdown::Write).ok();
                 std::io::copy(&mut stream.sock, &mut std::io::sink()).ok();
                 continue;

@@ -47,7 +47,7 @@ fn from_tables_to_a_choice() {
     let learned = choose("Reduction,ALBERT-train", &["--model", &model]);
     assert_eq!(learned["predicted_by"], "model");
     assert!(learned["sure_gain_ratio"].as_f64().unwrap() >= 0.01);
-    // The paper's objective gives everything to whoever counts in large numbers; a floor does not.
+    // The paper's objective gives everything to the workload that counts in large numbers; a floor does not.
     let paper = choose("Reduction,ALBERT-train", &["--model", &model, "--objective", "sum", "--floor", "0", "--risk", "mean"]);
     assert_eq!((share(&paper, 0), share(&paper, 1)), (90, 10));
     assert!(share(&learned, 1) > 10);

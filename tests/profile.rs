@@ -64,7 +64,7 @@ impl Node {
     }
 }
 
-/// The agent's program. Whoever tests everything has built it; alone this builds it.
+/// Returns the rows of a CSV file, without its header.
 fn rows(path: &Path) -> Vec<Vec<String>> {
     let text = std::fs::read_to_string(path).unwrap();
     text.lines().skip(1).map(|line| line.split(',').map(str::to_owned).collect()).collect()

@@ -36,7 +36,7 @@ fn the_example_of_the_documentation_reads_a_data_set() {
         assert!(shown.contains(part), "{part}: {shown}");
     }
 
-    // Nobody's files are overwritten, and a folder without windows is an error.
+    // Existing files are not overwritten, and a folder without windows is an error.
     let other = out.path().join("other");
     std::fs::create_dir(&other).unwrap();
     std::fs::write(other.join("thesis.tex"), "years of work").unwrap();

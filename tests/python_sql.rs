@@ -49,7 +49,7 @@ fn documented_queries_and_the_notebook_agree_with_the_report_of_an_archive() {
     }
     assert_eq!(rows(Topic::Models), 0, "a topic without a file is an empty view: {counts:?}");
 
-    // What the query gives for each workload is what the report gives.
+    // For each workload, the query and the report give the same.
     let archive = place.path().join("eadt-data").display().to_string();
     let report = json(eadt(place.path(), &["report", &archive, "--json"]));
     let workloads = report["workloads"].as_array().unwrap();

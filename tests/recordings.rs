@@ -10,7 +10,7 @@ use eadt_schemas::v1::EfficiencyWindow;
 use serde_json::Value;
 use support::{eadt, json, near, shared_data, status, text};
 
-/// What a run became.
+/// Results of a run.
 struct Through {
     imported: Value,
     /// Of its only workload.
@@ -303,7 +303,7 @@ fn a_request_trace_has_tokens_gaps_and_empty_windows() {
     assert_eq!(through.report["tokens"].as_f64(), Some(18_059_974.0));
 }
 
-/// Joules of a workload up to a time by its devices' counters, or by their power where they have none; read from the log's lines
+/// Joules of a workload up to a time by its devices' counters, or by their power if they have none; read from the log's lines
 /// alone.
 fn joules_until(samples: &[&Value], end: f64) -> f64 {
     let number = |event: &Value, name: &str| event["data"][name].as_f64();
@@ -436,7 +436,7 @@ fn an_import_that_refused_rows_ends_with_a_status_of_its_own_and_its_log_is_writ
         if expected == Some(1) {
             continue;
         }
-        // To look costs nothing, and a program reads what was refused.
+        // `--explain` ends with success, and programs can read the refusals.
         assert_eq!(status(import(&["--explain"])).1, Some(0), "{what}");
         let output = import(&["--json", "--force", "--out", log.to_str().unwrap()]).output().unwrap();
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();

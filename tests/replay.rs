@@ -1,4 +1,4 @@
-//! Replays, logs and reports as a user runs them: what is counted, what is refused, what is never overwritten.
+//! Tests replays, logs and reports as a user runs them: counts, refusals, and files that are never overwritten.
 
 use crate::support;
 

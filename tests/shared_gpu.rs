@@ -148,8 +148,8 @@ fn job(name: &str, number: usize, of: Option<&str>, away: &[(u32, u32)]) -> Stri
     )
 }
 
-/// Eight pairs are alone, then together; what they did to each other is learned; and a ninth pair, which nobody has seen together,
-/// is divided by it.
+/// Eight pairs run alone, then together; their effect on each other is learned; and a ninth pair, never measured together, is
+/// partitioned by it.
 #[test]
 fn what_pairs_did_together_decides_about_a_pair_that_nobody_saw() {
     let dir = tempfile::tempdir().unwrap();
@@ -227,7 +227,7 @@ fn what_pairs_did_together_decides_about_a_pair_that_nobody_saw() {
     assert_eq!(check["decisions_same"].as_u64(), Some(decided.len() as u64), "{check}");
 }
 
-/// What a replay reports of all decisions.
+/// Returns the report of a replay about all decisions.
 fn replayed(dir: &Path) -> Value {
     let log = dir.join("record.jsonl");
     json(eadt(dir, &["record", "--out", log.to_str().unwrap(), "--json"]));
@@ -258,7 +258,7 @@ fn publish(dir: &Path, model: Model) {
     assert!(producer.flush(Duration::from_mins(2)).unwrap());
 }
 
-/// However often the program is killed, what it decides is what it would have decided.
+/// Checks that decisions are the same however often the program is killed.
 #[test]
 fn kill_9_changes_no_decision() {
     let [straight, broken] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];

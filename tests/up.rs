@@ -74,7 +74,7 @@ fn a_replay_goes_by_the_controller_and_the_settings_of_the_record() {
         let check = |more: &[&str]| text(eadt(dir.path(), &[&["replay", record.to_str().unwrap(), "--check"], more].concat()));
         let (out, err, good) = check(&[]);
         assert!(good && out.contains("are the same"), "{out}{err}");
-        // What is asked for goes before what is recorded.
+        // Options of the command go before recorded settings.
         for more in [["--window", "60"], ["--controller", "hybrid"]] {
             let (out, err, good) = check(&more);
             assert!(!good, "{more:?}: {out}{err}");
@@ -159,7 +159,7 @@ fn the_same_seed_gives_the_same_run_also_after_kill_9() {
         signal(&child.0, "-KILL");
         child.0.wait().unwrap();
     }
-    // What no file holds yet is reported from the log.
+    // Records in no file yet are reported from the log.
     let early = json(eadt(broken.path(), &["report", broken.path().to_str().unwrap(), "--json"]));
     assert!(early["workloads"][0]["windows"].as_u64().unwrap() > 0, "{early}");
     json(eadt(broken.path(), &["up", "--speed", "max", "--duration", "2h", "--json", "--no-view", "--seed", "7"]));
@@ -209,7 +209,7 @@ fn a_closed_terminal_drains_once_and_nohup_keeps_it_running() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let windows = |report: &Value| report["workloads"][0]["windows"].as_u64().unwrap();
     assert!(windows(&report) > 0);
-    // What was archived is what the log has.
+    // The archive has the same content as the log.
     assert_eq!(
         windows(&json(eadt(dir.path(), &["report", dir.path().join("archive").to_str().unwrap(), "--json"]))),
         windows(&report)
@@ -383,7 +383,7 @@ fn the_error_of_a_second_process_on_the_same_folder_names_the_remedy() {
     assert!(message.contains("--kafka") || message.to_lowercase().contains("kafka"), "{message}");
 }
 
-/// What a page answers.
+/// Returns a page's answer.
 fn ask(page: &str, path: &str) -> Value {
     let address = page.trim_start_matches("http://").trim_end_matches('/');
     let mut stream = TcpStream::connect(address).unwrap();
@@ -442,7 +442,7 @@ fn a_terminal_follows_a_running_up_through_its_page() {
     assert!(good && line.contains("only the end of the record was read"), "{line}{err}");
     let (err, code) = status(through_the_page(&["get", "gpus"]));
     assert!(code == Some(2) && err.contains("samples of GPUs"), "{err}");
-    // Who asks for the folder is sent to the page.
+    // A user who names the folder is referred to the page.
     let (_, err, good) = text(eadt(dir.path(), &["top", "--once"]));
     assert!(!good && err.contains("eadt top --url http://127.0.0.1:9580"), "{err}");
     signal(&up.0, "-INT");
@@ -479,7 +479,7 @@ fn a_record_that_lost_a_file_does_not_pass_the_check() {
         std::fs::write(folder.join(&path), bytes).unwrap();
     }
     json(check());
-    // Without the record of what was archived nobody knows of the files that are gone.
+    // Without the record of the archived range, missing files are not noticed.
     std::fs::rename(archive.join("_archived"), dir.path().join("kept")).unwrap();
     let learned = dir.path().join("learned");
     let build = ["dataset", "build", "--out", learned.to_str().unwrap()];
@@ -574,13 +574,13 @@ fn a_look_at_the_program_joins_no_kafka_and_takes_a_free_port() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let mut command = eadt(dir.path(), &["up", "--speed", "max", "--duration", "1m", "--no-view"]);
-    // Nobody listens at that broker: joining it would fail.
+    // No broker listens there: joining it would fail.
     command.env("KAFKA_BROKERS", "127.0.0.1:1").env("EADT_HTTP__ADDRESS", format!("localhost:{}", address.port()));
     let (_, err, good) = text(command);
     assert!(good && dir.path().join("log").exists(), "{err}");
     assert_eq!(err.matches("KAFKA_BROKERS is set, and up joins a Kafka only by --kafka").count(), 1, "{err}");
     assert!(err.contains(&format!("port {} of http.address is taken", address.port())), "{err}");
-    // Of each of its ports, where its own is taken.
+    // Of each of its ports, if its own is taken.
     let mut command = eadt(&dir.path().join("none"), &["up", "--gpus", "none", "--duration", "1s", "--no-view"]);
     let [http, page, progress] = [(); 3].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
     let port = |listener: &std::net::TcpListener| listener.local_addr().unwrap().port();
@@ -626,7 +626,7 @@ fn a_declared_job_is_in_the_log_under_its_present_terms() {
         (&"lab/gpt".into(), &"observe".into()),
         "nothing is asked any more"
     );
-    // Where nothing comes of it, it is refused.
+    // Without an effect it is refused.
     std::fs::write(&settings, format!("{job}3\n")).unwrap();
     for up in [&["up", "--no-view"][..], &["up", "--gpus", "none", "--kafka", "127.0.0.1:1", "--no-view"]] {
         let (err, code) = status(eadt(dir.path(), &[&["--config", settings.to_str().unwrap()], up].concat()));
@@ -690,7 +690,7 @@ fn what_a_declared_job_was_asked_for_is_withdrawn_once_it_is_declared_no_more() 
     let asked = newest("directives.v1").expect("the job is asked");
     assert_eq!((&asked["partitionkey"], &asked["data"]["decision_id"]), (&"lab/gpt".into(), &decision.into()), "{asked}");
     assert_eq!(asked["data"]["frozen_prefix_layers"], 4, "{asked}");
-    // It is asked for what is in force, also after another start.
+    // The layout in force is requested, also after another start.
     run(job, "2s");
     assert_eq!(newest("directives.v1").unwrap(), asked);
     run("", "4s");

@@ -1,4 +1,5 @@
-//! What the program reports when its surroundings fail it, and that its advice works when it is followed to the letter.
+//! Tests the program's messages when its surroundings fail, and that their advice works when it is followed to the
+//! letter.
 
 use crate::support;
 
@@ -73,7 +74,7 @@ fn the_advice_for_a_damaged_store_works_to_the_letter() {
     let moved = move_away(&message);
     let again = json(eadt(&dir, RUN));
     assert_eq!(windows(&again), windows(&before), "a new log begins at the beginning");
-    // What was archived is still read where it is now, as the message promises.
+    // The archive is still read at its present place, as the message promises.
     let old = json(eadt(parent.path(), &["report", moved.to_str().unwrap(), "--json"]));
     assert_eq!(windows(&old), windows(&before), "{old}");
     let (archive, out) = (moved.join("archive"), parent.path().join("replayed"));

@@ -1,5 +1,5 @@
-//! What decoding one event costs: the general parser, `decode`, and `decode_into` the event before, in turn, in one run. Ratios
-//! are what counts.
+//! Measures the cost of decoding one event: the general parser, `decode`, and `decode_into` the event before, in turn, in one
+//! run. Ratios are what counts.
 
 #![allow(clippy::disallowed_methods, reason = "a measurement reads the clock")]
 

@@ -45,8 +45,8 @@ pub trait DecodableEvent: DeserializeOwned + Default {
     /// Refuses impossible values: NaN, negative power, empty names.
     fn check(&self) -> Result<(), DecodeError>;
 
-    /// Reads the form in which EADT itself writes the event, where somebody measured that this pays. `None`: another
-    /// form, which the general parser reads; of this event anything may be overwritten then.
+    /// Reads the form in which EADT itself writes the event, if a measurement shows that this pays. `None` for another form, which
+    /// the general parser reads; of this event anything may be overwritten then.
     #[doc(hidden)]
     fn decode_fast(&mut self, value: &[u8]) -> Option<()> {
         let _ = value;
@@ -87,7 +87,7 @@ pub fn decode_into<T: DecodableEvent>(event: &mut T, value: &[u8]) -> Result<(),
     if event.decode_fast(value).is_some() {
         return event.check_plain();
     }
-    // A list would be read field by field in the order of declaration: nobody means that.
+    // A list would be read field by field in the order of declaration, which is never intended.
     if value.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
         return Err(DecodeError::malformed("not a JSON object"));
     }
@@ -190,14 +190,14 @@ fn outside(field: &'static str, value: f64, low: f64, high: f64) -> DecodeError 
     if high < f64::MAX {
         return DecodeError::invalid(field, format_args!("{shown} is not between {low} and {high}"));
     }
-    // A limit of the type is none that anybody could look for.
+    // A limit of the type itself is not named: it is no limit that a user could look up.
     if value.is_finite() && value < low {
         return DecodeError::invalid(field, format_args!("{shown} is less than {low}"));
     }
     DecodeError::invalid(field, format_args!("{shown} is not a finite number"))
 }
 
-/// Returns a number in few characters: with an exponent where it has many digits.
+/// Returns a number in few characters: with an exponent if it has many digits.
 fn short_number(value: f64) -> String {
     if value == 0.0 || (1e-7..1e21).contains(&value.abs()) { value.to_string() } else { format!("{value:e}") }
 }

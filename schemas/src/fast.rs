@@ -88,7 +88,7 @@ impl<'a> JsonCursor<'a> {
         EventTime::read(self)
     }
 
-    /// Takes `text` where it comes next.
+    /// Takes `text` if it comes next.
     #[inline]
     pub fn take(&mut self, text: &[u8]) -> bool {
         // Most texts that do not come next differ early; a call to compare them all costs more than the first word.

@@ -62,7 +62,7 @@ impl EventTime {
         self.0.div_euclid(1000)
     }
 
-    /// Returns the seconds from `earlier` to `self`; negative where `earlier` is later.
+    /// Returns the seconds from `earlier` to `self`; negative if `earlier` is later.
     pub fn seconds_since(self, earlier: Self) -> f64 {
         (self.0 - earlier.0) as f64 / 1e6
     }

@@ -1,7 +1,7 @@
 //! Times as people write them, without the option that a command has for them: the forms that are read, and the patterns of
 //! others.
 //!
-//! Recordings, tariffs and carbon intensities are read by these. Where day or month may come first, a text has two readings, and
+//! Recordings, tariffs and carbon intensities are read by these. If day or month may come first, a text has two readings, and
 //! who reads a whole file decides.
 
 use std::borrow::Cow;

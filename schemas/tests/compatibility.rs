@@ -1,4 +1,4 @@
-//! What is released stays readable: the current schemas may only add to the released ones.
+//! Checks that released events stay readable: the current schemas may only add to the released ones.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What a hostile or broken sender may send: refused with a reason, or read without harm; never a panic.
+//! Tests events of hostile or broken senders: refused with a reason, or read without harm; never a panic.
 
 use eadt_schemas::decode::{DecodableEvent, MAX_VALUE_BYTES};
 use eadt_schemas::v1::{
@@ -178,7 +178,7 @@ fn deep_nesting_is_survived() {
 #[test]
 fn times() {
     let at = |time: &str| decode::<GpuTelemetry>(format!(r#"{{"time":{time},"device":"d","collector":"c"}}"#).as_bytes());
-    // Ahead of the log's stamp is refused where the stamp is known; here only what cannot be a time.
+    // Ahead of the log's stamp is refused if the stamp is known; here only what cannot be a time.
     assert!(at(r#""9999-12-31T23:59:59.999999Z""#).is_ok());
     assert!(at(r#""1970-01-01T00:00:00Z""#).is_ok(), "the epoch is a time, not a missing one");
     for bad in [

@@ -148,7 +148,8 @@ fn schema_and_decoder_refuse_the_same_values() {
         let mut all = Vec::new();
         places(&sample, "", &mut all);
         for place in all {
-            // Two rules that a JSON Schema cannot express: windows end after they start; model parameters are anybody's.
+            // Two rules that a JSON Schema cannot express: windows end after they start; model parameters may have any
+            // form.
             if place.starts_with("/parameters") || place.starts_with("/window_") {
                 continue;
             }

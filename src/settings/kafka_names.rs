@@ -20,7 +20,7 @@ pub fn carry_prefix(settings: &mut ProgramSettings) {
     for name in names(settings) {
         // A default name may begin like the prefix by chance.
         let is_carried = name.starts_with(&prefix) && !defaults.contains(name);
-        // What is empty is refused, and what was shown can be given again.
+        // An empty name is refused; a name that was shown can be passed as an option again.
         if !name.is_empty() && !is_carried {
             name.insert_str(0, &prefix);
         }

@@ -517,7 +517,7 @@ mod tests {
         assert_eq!(pairs, [("debug", "all"), ("linger.ms", "5"), ("sasl.password", "0123")]);
     }
 
-    /// Every key of the reference except those of items of lists, which have no variable.
+    /// Returns every key of the reference except those of items of lists, which have no variable.
     fn keys() -> Vec<String> {
         let reference = reference_markdown();
         let tables = reference.split("\n## ").filter(|table| !table.starts_with("`[["));

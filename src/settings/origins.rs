@@ -1,4 +1,4 @@
-//! The origin of a setting, for whoever has to mend it.
+//! Finds the origin of a setting, so that an error can name it.
 
 use std::path::Path;
 

@@ -38,7 +38,7 @@ impl OldName {
     }
 }
 
-/// Moves what a settings file has under an old key to the new one.
+/// Moves the value of an old key of a settings file to the new key.
 pub(super) fn rename_in_file(table: &mut toml::Table, from: &str, renamed: &mut Vec<OldName>) -> Result<(), SettingsError> {
     for (old, new) in RENAMED {
         let (section, old_key) = old.rsplit_once('.').unwrap_or(("", old));
@@ -156,7 +156,7 @@ mod tests {
             ("[processor]\nforeign_partitions = \"refuse\"\n", &[], "processor.foreign_partitions from eadt.toml", 1),
             ("", &[(RATIO, "-1")], "(EADT_PROCESSOR__POWER_BUDGET__TURN_MIN_RATIO from the environment is the old name of ", 1),
             ("[processor.sm_partition]\nenable = true\n", &[(RATIO, "0.04")], FILE, 2),
-            // What is refused has no old name: nothing is added to its message.
+            // A refused setting has no old name: nothing is added to its message.
             ("[topics]\npartitions = 0\n[processor.sm_partition]\nenabled = true\n", &[], "it is not between 1 and 1000", 1),
             ("[topics]\npartitions = 0\n", &[], "it is not between 1 and 1000", 0),
         ] {

@@ -32,8 +32,8 @@ pub fn wants_view(args: &UpArgs) -> bool {
 }
 
 impl LiveViewThread {
-    /// Begins with the oldest kept event, so that savings count from the start of the data folder. If it fails, or if somebody
-    /// ends the view, everything drains by `shutdown`.
+    /// Begins with the oldest kept event, so that savings count from the start of the data folder. If it fails, or if the user
+    /// ends the view, `shutdown` drains everything.
     #[allow(clippy::too_many_arguments, reason = "called from one place")]
     pub fn start(
         args: &UpArgs,
@@ -91,7 +91,7 @@ impl LiveViewThread {
         Ok(Self { stop, thread })
     }
 
-    /// Takes in what is left, gives the terminal back, returns everything.
+    /// Reads the rest, restores the terminal, and returns all figures.
     pub fn finish(self) -> anyhow::Result<LiveTally> {
         self.stop.cancel();
         let tally = self.thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("its thread panicked")));

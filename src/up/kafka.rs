@@ -37,7 +37,7 @@ pub fn topic_prefix(args: &UpArgs, flag: Option<&str>, host: &str) -> Option<Str
     flag.map(|_| args.topic_prefix.clone().unwrap_or_else(|| own_prefix(host)))
 }
 
-/// Confines the settings to what the command line allows. Returns the line that names where `up` writes, or what it ignores.
+/// Confines the settings by the command line. Returns a line that names the destination of `up`, or the ignored settings.
 pub fn confine(settings: &mut ProgramSettings, args: &UpArgs, flag: Option<&str>) -> anyhow::Result<Option<String>> {
     if flag.is_none() {
         let options = [("--topic-prefix", &args.topic_prefix), ("--group-prefix", &args.group_prefix)];
@@ -80,7 +80,7 @@ mod tests {
     use crate::cli::{Cli, CliCommand};
     use crate::settings;
 
-    /// What the program makes of a command line and variables: settings, and the lines that it prints.
+    /// Returns the settings that follow from a command line and variables, and the printed lines.
     fn settled(arguments: &[&str], variables: &[(&str, &str)]) -> (ProgramSettings, Vec<String>) {
         let mut variables: EnvVariables =
             variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();

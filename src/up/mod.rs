@@ -60,7 +60,7 @@ pub fn simulate(settings: &mut ProgramSettings, flags: &SimulationArgs) -> anyho
     simulator.check().map_err(anyhow::Error::msg)
 }
 
-/// Takes the arguments into the settings; refuses what does not go together, before anything is opened or written.
+/// Merges the arguments into the settings; refuses contradictions before anything is opened or written.
 fn prepare_settings(args: &UpArgs, settings: &mut ProgramSettings) -> anyhow::Result<()> {
     let simulated = args.gpus == TelemetrySource::Simulated;
     if let Some(name) = &args.controller {
@@ -102,7 +102,7 @@ fn prepare_settings(args: &UpArgs, settings: &mut ProgramSettings) -> anyhow::Re
     Ok(())
 }
 
-/// Opens the log of this process, or connects to Kafka. The clock stamps what is simulated.
+/// Opens the log of this process, or connects to Kafka. The clock stamps simulated events.
 fn open_bus(
     settings: &ProgramSettings,
     simulated: bool,
@@ -237,7 +237,7 @@ pub async fn run(args: &UpArgs, mut settings: ProgramSettings, shutdown: Shutdow
     Ok(())
 }
 
-/// The archive has nothing of what a run wrote to the log.
+/// The archive lacks all records that a run wrote to the log.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the archive {0} has no event of this run: its warnings name the cause. They are in the log, and the next start archives them"
@@ -317,7 +317,7 @@ fn spawn_declared_jobs(
     Ok(())
 }
 
-/// Returns the error of settings that declare jobs where nothing comes of it.
+/// Returns the error of settings that declare jobs although they have no effect here.
 pub fn refuse_declared_jobs() -> anyhow::Error {
     usage_error::impossible(
         "actuator.jobs is for `eadt up --gpus nvml` or `--gpus none` without Kafka: elsewhere policies of Kubernetes set what jobs may be asked",
@@ -440,7 +440,7 @@ pub fn spawn_simulator(
     let (bus, stop, metrics, ready) = (bus.clone(), shutdown.clone(), metrics.clone(), health.part("simulator"));
     sampling.spawn_thread(&tasks::SIMULATOR, move || {
         let ended = driver.run(&*bus, &stop, &metrics, &ready).map(drop);
-        // Without its cluster the rest has nothing to do: it drains.
+        // Without its cluster the rest has no work: it drains.
         stop.cancel();
         ended
     });
@@ -453,7 +453,7 @@ fn prepare_log(bus: &dyn Bus, settings: &ProgramSettings) -> anyhow::Result<()> 
     apply_topics(bus, settings)
 }
 
-/// Creates what is missing; of an existing layout only settings are mended.
+/// Creates missing topics; of existing ones only the settings are corrected.
 fn apply_topics(bus: &dyn Bus, settings: &ProgramSettings) -> anyhow::Result<()> {
     let names = &settings.topics;
     let existing = topics::read_topics(bus, &names.prefix)?;

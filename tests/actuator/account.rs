@@ -11,14 +11,14 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 
 pub const NAME: &str = "eadt-actuator";
-/// What the chart grants in the namespaces that it looks at.
+/// Rules that the chart grants in the namespaces that it manages.
 pub const RULES: &str = include_str!("../../deploy/helm/eadt/files/actuator-rules.yaml");
-/// What it grants outside of namespaces.
+/// Rules that it grants outside of namespaces.
 pub const CLUSTER_RULES: &str = include_str!("../../deploy/helm/eadt/files/actuator-cluster-rules.yaml");
-/// What it grants in its own namespace.
+/// Rules that it grants in its own namespace.
 pub const LEASE_RULES: &str = include_str!("../../deploy/helm/eadt/files/actuator-lease-rules.yaml");
 
-/// What the chart grants to a page through which policies are changed.
+/// Rules that the chart grants to a page that changes policies.
 const PAGE_RULES: &str = include_str!("../../deploy/helm/eadt/files/dashboard-rules.yaml");
 const PAGE_CLUSTER_RULES: &str = include_str!("../../deploy/helm/eadt/files/dashboard-cluster-rules.yaml");
 

@@ -8,7 +8,7 @@ use eadt_schemas::{Topic, decode};
 
 use super::{Rig, WITHIN, account, now};
 
-/// Everything that nodes were asked for, and `None` where it was withdrawn, in its order for each node.
+/// Everything that nodes were asked for, and `None` if it was withdrawn, in its order for each node.
 pub fn history(rig: &Rig) -> Vec<(String, Option<DeviceIntent>)> {
     let of = |record: ConsumerRecord| {
         let node = String::from_utf8(record.key.unwrap().to_vec()).unwrap();
@@ -23,7 +23,7 @@ pub fn intents(rig: &Rig) -> BTreeMap<String, DeviceIntent> {
     last.into_iter().filter_map(|(node, intent)| Some((node, intent?))).collect()
 }
 
-/// Every agent reports what became of its intent.
+/// Has every agent report the outcome of its intent.
 pub fn answer(rig: &Rig, nodes: &BTreeSet<String>, outcome: SettingOutcome, reason: &str) {
     let standing = intents(rig);
     let mut producer = rig.log.producer("agents").unwrap();
@@ -61,7 +61,7 @@ pub fn nodes(rig: &Rig) -> BTreeSet<String> {
     rig.pods().iter().filter_map(|pod| pod["spec"]["nodeName"].as_str().map(str::to_owned)).collect()
 }
 
-/// What the chart grants without `onlyNamespace`: pods of all namespaces.
+/// Checks the rights that the chart grants without `onlyNamespace`: pods of all namespaces.
 pub fn sees_all_pods(rig: &Rig) {
     let (role, subject) = (format!("{}-pods", rig.namespace), format!("--serviceaccount={}:{}", rig.namespace, account::NAME));
     rig.kubectl(&["create", "clusterrole", &role, "--verb=list,watch", "--resource=pods"]);

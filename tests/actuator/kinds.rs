@@ -33,7 +33,7 @@ pub fn report(rig: &Rig, kind: &str, status: &Value) {
     rig.kubectl(&["patch", kind, "llm-training", "--subresource=status", "--type=merge", "-p", &status]);
 }
 
-/// What the role grants for a kind is what its actuator asked for.
+/// Checks that the role grants exactly the rights that the actuator used for a kind.
 pub fn every_right_was_used(rig: &Rig, kind: &str) {
     let kind = WORKLOAD_KINDS.iter().find(|known| known.kind == kind).unwrap();
     let account = format!("{}/{NAME}", rig.namespace);

@@ -62,7 +62,7 @@ pub struct Rig {
     pub clock: Arc<dyn Fn() -> EventTime + Send + Sync>,
     /// The time at which the clock is stopped, if it is.
     standing: Arc<Mutex<Option<EventTime>>>,
-    /// Where figures of the workloads come from.
+    /// Origin of the workloads' figures.
     pub origin: Origin,
     pub checkpoint_wait_seconds: f64,
     connection: Option<Connection>,
@@ -78,7 +78,7 @@ struct Connection {
     task: tokio::task::JoinHandle<()>,
 }
 
-/// What reads decisions and acts.
+/// The task that reads decisions and acts.
 struct Acting {
     stop: Shutdown,
     thread: JoinHandle<()>,
@@ -202,7 +202,7 @@ impl Rig {
                 rollout_deadline_seconds: rollout_seconds,
                 retry_max_seconds: 1.0,
                 checkpoint_wait_seconds: self.checkpoint_wait_seconds,
-                // Tests decide faster than anybody else.
+                // Tests decide faster than other users.
                 change_interval_seconds: 0.0,
                 ..eadt_actuator::ActuatorSettings::default()
             },
@@ -254,7 +254,7 @@ impl Rig {
         kubernetes().kubectl(&["-n", &self.namespace, "apply", "-f", file.path().to_str().unwrap()]).unwrap();
     }
 
-    /// What the page changes policies by, with the rights that the chart grants it.
+    /// Returns the page's editor of policies, with the rights that the chart grants it.
     pub fn policy_editor(&self) -> PolicyEditor {
         let client = account::page_account(kubernetes(), &self.runtime, &self.namespace);
         let access = PolicyAccess::new(client, self.namespace.clone());
@@ -487,7 +487,7 @@ impl Rig {
 impl Drop for Rig {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // The runtime waits for what it runs.
+            // The runtime waits for its tasks.
             if let Some(acting) = &self.acting {
                 acting.stop.cancel();
             }

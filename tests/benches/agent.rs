@@ -1,10 +1,11 @@
-//! What the node agent costs on a node of eight GPUs: its own program, with intents through Apache Kafka.
+//! Measures the cost of the node agent on a node of eight GPUs: its own program, with intents through Apache Kafka.
 //!
-//! `cargo xtask bench agent [-- SECONDS [PROGRAM]]`. The program is built in release mode where none is named. First it holds caps,
-//! clocks and an MPS default for SECONDS (60) of rest, in which the intent is renewed as often as an actuator does; then it gets what
-//! an actuator can ask for in an hour, an intent every 15 s of which every second one changes everything, in as many seconds again, at
-//! least 30. Its endpoints are asked all the while as in Kubernetes. The GPUs are of the tests' library, which opens and reads a file or two at every call: that
-//! is counted, too. CPU is user and system time of all its threads, memory what is resident.
+//! `cargo xtask bench agent [-- SECONDS [PROGRAM]]`. The program is built in release mode if none is named. First it holds
+//! caps, clocks and an MPS default for SECONDS (60) of rest, in which the intent is renewed as often as an actuator does; then
+//! it gets what an actuator can ask for in an hour, an intent every 15 s of which every second one changes everything, in as
+//! many seconds again, at least 30. Its endpoints are asked all the while as in Kubernetes. The GPUs are of the tests' library,
+//! which opens and reads a file or two at every call: that is counted, too. CPU is user and system time of all its threads,
+//! memory what is resident.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -25,7 +26,7 @@ const NODE: &str = "node";
 const INTENTS: u32 = 240;
 /// How often an actuator renews what stays as it is.
 const RENEWED: Duration = Duration::from_secs(100);
-/// What the chart's probes and a scrape come to, roughly.
+/// Interval of requests like the chart's probes and a scrape, roughly.
 const ASKED: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -61,7 +62,7 @@ fn main() -> Result<(), Error> {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    // What its start costs is not what is measured.
+    // The cost of its start is not measured.
     std::thread::sleep(Duration::from_secs(5));
     let started = agent.resident("VmHWM:")?;
     println!("{GPUS} GPUs; held {:.1} s after the start, at most {started:.1} MiB by then", begun.elapsed().as_secs_f64() - 5.0);
@@ -123,7 +124,7 @@ fn over(lasts: Duration, pause: Duration, mut what: impl FnMut() -> Result<(), E
     Ok(())
 }
 
-/// Who asks for settings.
+/// Publisher of intents.
 struct Asks {
     producer: Box<dyn Producer>,
     count: u32,

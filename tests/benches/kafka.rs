@@ -89,7 +89,7 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// What a child process printed of itself.
+/// Resources that a child process printed.
 #[derive(Debug, Clone, Copy)]
 struct Used {
     cpu: f64,

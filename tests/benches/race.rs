@@ -1,4 +1,4 @@
-//! One question, one broker, one topic, and everybody's answer checked: the processor beside Kafka Streams, Flink and Bytewax.
+//! One question, one broker, one topic, and every answer checked: the processor beside Kafka Streams, Flink and Bytewax.
 //!
 //! `cargo xtask bench race [-- SECONDS [ROUNDS [SEED [NAME,…]]]]`. The question: joules and samples of each of eight workloads in windows of ten
 //! seconds, out of the energy counters of 512 GPUs at 10 Hz and the progress of eight jobs at 1 Hz, counters cut at the edges of windows.
@@ -36,7 +36,7 @@ const PREFIX: &str = "race.";
 const GPUS: usize = 512;
 const HERTZ: u64 = 10;
 const BASE: i64 = 1_700_000_040 * SECOND;
-/// What a run must have to be written to the page.
+/// Requirements of a run that is written to the page.
 const LEAST_EVENTS: u64 = 5_000_000;
 const LEAST_ROUNDS: usize = 5;
 const BYTEWAX: [&str; 1] = ["bytewax[kafka]==0.21.1"];
@@ -75,7 +75,7 @@ fn main() -> Result<(), Error> {
     if race.wrong.is_empty() { Ok(()) } else { Err(race.wrong.join("\n").into()) }
 }
 
-/// Who takes part.
+/// One contestant.
 #[derive(Debug, Clone, Copy)]
 struct Runner {
     name: &'static str,
@@ -136,7 +136,7 @@ type Sums = [f64; 2];
 type Place = (String, i64);
 type Windows = BTreeMap<Place, Sums>;
 
-/// What one process used.
+/// Resources that one process used.
 #[derive(Debug, Clone, Copy)]
 struct Used {
     cpu: f64,
@@ -159,7 +159,7 @@ struct Race {
     wrong: Vec<String>,
 }
 
-/// Where the peers' jars, classes and packages are.
+/// Folders of the peers' jars, classes and packages.
 #[derive(Debug, Default)]
 struct Peers {
     streams: Option<String>,
@@ -245,7 +245,7 @@ impl Race {
         WORKLOADS as u64 + self.seconds * (GPUS as u64 * HERTZ + WORKLOADS as u64)
     }
 
-    /// What the files of an archive must hold, as `tests/race/archive/check.py` prints it.
+    /// Returns the required content of an archive's files, as `tests/race/archive/check.py` prints it.
     fn expected_rows(&self) -> String {
         let [joules, samples] = self.totals.map(python_exponent);
         format!("{0} rows, {0} places, {0} ids, {0} times, {joules} J, {samples} samples", self.events())
@@ -327,7 +327,7 @@ impl Race {
             }
             How::Reader(path) => return own("read", path, &brokers, output, &events, ""),
             How::Archiver(path) => {
-                // It would archive what the processor wrote, too.
+                // It would archive the processor's outputs, too.
                 self.forget()?;
                 return own("archive", path, &brokers, output, &events, &state.to_string_lossy());
             }
@@ -356,7 +356,7 @@ impl Race {
         (self.seconds - 1) / WINDOW
     }
 
-    /// Deletes what a processor before wrote, and makes the topics anew.
+    /// Deletes the outputs of an earlier processor, and makes the topics anew.
     fn forget(&self) -> Result<(), Error> {
         let outputs = r"race\.(processor-state|efficiency\.windows|decisions|dead-letters)\.v1";
         self.kafka.tool("org.apache.kafka.tools.TopicCommand", &["--delete", "--topic", outputs])?;
@@ -396,7 +396,7 @@ impl Race {
                 return Err(format!("{topic} cannot be read to its end").into());
             }
         }
-        // The last window is whole for nobody.
+        // The last window is not complete in any engine.
         let end = BASE + (self.windows() * WINDOW) as i64 * SECOND;
         windows.retain(|(_, start), _| *start < end);
         Ok(windows)

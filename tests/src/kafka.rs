@@ -51,7 +51,7 @@ const FAST: [&str; 5] = ["-Xms1g", "-Xmx1g", "-XX:+UseParallelGC", "-XX:-UsePerf
 const LOGGING: [&str; 3] = [
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=info",
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
-    // Where there are access lists: what was allowed, too.
+    // Logs granted access, too, if there are access lists.
     "-Dorg.slf4j.simpleLogger.log.kafka.authorizer.logger=debug",
 ];
 const READY_WITHIN: Duration = Duration::from_mins(5);
@@ -97,7 +97,7 @@ struct Classes {
 }
 
 impl Classes {
-    /// The jars are fetched and the archive is made where they are not there yet.
+    /// The jars are fetched and the archive is made if they are not there yet.
     fn fetch() -> Result<Self> {
         let jars = fetch_jars()?;
         // Only the JVM that made it reads it.
@@ -120,7 +120,7 @@ impl Classes {
 }
 
 impl Kafka {
-    /// Fetches the jars where they are not there yet, and starts a broker with empty data on free ports.
+    /// Fetches the jars if they are not there yet, and starts a broker with empty data on free ports.
     pub fn start() -> Result<Self> {
         Self::start_with(&[])
     }
@@ -215,7 +215,7 @@ impl Kafka {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Where the broker's output is, also after its end.
+    /// Returns the path of the broker's output, which also exists after its end.
     pub fn log(&self) -> &Path {
         &self.log
     }
@@ -252,7 +252,7 @@ impl Kafka {
         self.run()
     }
 
-    /// What a command of Kafka's own tools prints, by the class that its script names.
+    /// Returns the output of one of Kafka's own tools, by the class that its script names.
     pub fn tool(&self, class: &str, arguments: &[&str]) -> Result<String> {
         let mut java = Command::new("java");
         java.args([
@@ -400,7 +400,7 @@ impl Drop for Keeper {
     }
 }
 
-/// False for a process that has ended, also where nobody has waited for it yet.
+/// Returns false for a process that has ended, even if it was not waited for yet.
 fn is_alive(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
     stat.map_or_else(
@@ -409,7 +409,7 @@ fn is_alive(pid: Pid) -> bool {
     )
 }
 
-/// Starts something that chooses its ports; anew where another process took one of them between its choice and its use.
+/// Starts something that chooses its ports; anew if another process took one of them between its choice and its use.
 fn on_free_ports<T>(mut start: impl FnMut() -> Result<T>) -> Result<T> {
     let mut attempt = 1;
     loop {
@@ -443,8 +443,8 @@ fn no_java(error: &std::io::Error) -> String {
     format!("java does not start ({error}): {INSTALL}")
 }
 
-/// The folder with Kafka's jars, fetched by Maven where they are not there yet, with what makes its starts quicker beside it. Safe to
-/// call from several processes at once.
+/// The folder with Kafka's jars, fetched by Maven if they are not there yet, with what makes its starts quicker beside it. Safe
+/// to call from several processes at once.
 pub fn fetch() -> Result<PathBuf> {
     Ok(Classes::fetch()?.jars)
 }

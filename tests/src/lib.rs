@@ -1,4 +1,5 @@
-//! What the tests that need real parts share: a real Apache Kafka and a real Kubernetes control plane on free ports of this machine.
+//! Shared parts of the tests on real parts: a real Apache Kafka and a real Kubernetes control plane on free ports of this
+//! machine.
 //!
 //! In: `java` and `mvn`; Go (1.26 or newer, else one is fetched) and `python3`. Out: a running broker, a running control plane, gone
 //! when the test process is gone, however it ends. What is fetched and built is kept in the user's cache folder, never in the tree.

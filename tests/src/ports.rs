@@ -6,12 +6,12 @@ use std::ops::Range;
 
 use anyhow::{Context, Result};
 
-/// Below those that Linux gives to outgoing connections and to whoever binds to port 0: nobody is given one of these while the
-/// process that it was chosen for is stopped.
+/// Below the ports that Linux gives to outgoing connections and to binds to port 0, so that none is taken while its process is
+/// stopped.
 const PORTS: Range<u16> = 12_000..32_000;
 const TRIES: usize = 100;
 
-/// Ports of the loopback address that nobody listens on now, each another.
+/// Returns different ports of the loopback address that are free now.
 pub fn free_ports<const N: usize>() -> Result<[u16; N]> {
     let mut ports = [0; N];
     ports.copy_from_slice(&free_port_list(N)?);
@@ -25,7 +25,7 @@ pub fn free_port_list(count: usize) -> Result<Vec<u16>> {
     listeners.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
 }
 
-/// An address of this machine that nobody listens on now.
+/// Returns an address of this machine that is free now.
 pub fn free_address() -> Result<SocketAddr> {
     let [port] = free_ports()?;
     Ok((Ipv4Addr::LOCALHOST, port).into())

@@ -23,7 +23,7 @@ pub fn interpreter() -> Result<PathBuf> {
     Ok(environment.join("bin/python"))
 }
 
-/// What the training frameworks take on disk, printed before they are fetched.
+/// Size of the training frameworks on disk, printed before they are downloaded.
 const FRAMEWORKS_SIZE: &str = "5.3 GB";
 
 /// The interpreter with the training frameworks that the Python package is tested on; made once, in the user's cache folder.
@@ -87,7 +87,7 @@ pub fn package_tests(interpreter: &Path, modules: &[&str], variables: &[(&str, &
     command.args(["-W", "ignore", "-m", "unittest"]).args(modules).current_dir(&folder).env("PYTHONPATH", "src:.");
     // Compiled once, not by each process, and not into the sources: PyTorch takes longer to compile than to import.
     command.env("PYTHONPYCACHEPREFIX", cache::folder()?.join("python-bytecode")).env_remove("PYTHONDONTWRITEBYTECODE");
-    // Two threads of a small model wait for each other most of the time where other tests run beside them.
+    // Two threads of a small model wait for each other most of the time if other tests run beside them.
     command.env("OMP_NUM_THREADS", "1").envs(variables.iter().copied());
     // DeepSpeed compiles a part of itself, once, with the environment's ninja.
     command.env("TORCH_EXTENSIONS_DIR", cache::folder()?.join("torch-extensions"));

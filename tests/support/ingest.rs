@@ -17,7 +17,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::{Running, StderrLines, eadt, text};
 
-/// Whatever might log a secret logs everything.
+/// All modules that might log a secret log everything.
 const LOG: &str =
     "info,eadt_collector=trace,eadt_kubernetes=trace,hyper=trace,hyper_util=trace,kube=trace,kube_client=trace,tower_http=trace";
 
@@ -30,7 +30,7 @@ pub struct Ingest {
     address: String,
 }
 
-/// What a client trusts.
+/// The certificate that a client trusts.
 pub type Certificate = CertificateDer<'static>;
 
 pub fn certificate(folder: &Path) -> Certificate {
@@ -62,7 +62,7 @@ pub fn create(dir: &Path, args: &[&str]) -> (String, String) {
     (made["id"].as_str().unwrap().to_owned(), made["token"].as_str().unwrap().to_owned())
 }
 
-/// What follows prefix and id; it may have underscores of its own.
+/// Returns the part after prefix and id; it may have underscores of its own.
 pub fn secret(token: &str) -> &str {
     token.splitn(3, '_').nth(2).unwrap()
 }
@@ -72,7 +72,7 @@ impl Ingest {
         Self::start_with(dir, more, |_| ())
     }
 
-    /// `with`: what else the program is given.
+    /// `with`: adds further settings of the program.
     pub fn start_with(dir: tempfile::TempDir, more: &[(&str, &str)], with: impl FnOnce(&mut Command)) -> Self {
         let fake = FakeLibrary::new("");
         let mut command = eadt(dir.path(), &["up", "--gpus", "nvml", "--no-view", "--json", "--log", LOG]);
@@ -133,7 +133,7 @@ pub fn request(token: Option<&str>, path: &str, body: &str) -> String {
 pub async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> (u16, Value) {
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut bytes = Vec::new();
-    // Whoever does not read the rest of a request breaks the connection off; what was sent before counts.
+    // A server that does not read the rest of a request breaks the connection off; bytes sent before count.
     drop(stream.read_to_end(&mut bytes).await);
     let text = String::from_utf8_lossy(&bytes).into_owned();
     let status = text.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("{text:?}"));
@@ -147,5 +147,5 @@ pub fn progress(workload: &str) -> String {
 
 pub const V1: &str = "/v1/progress";
 
-/// Between two looks at what is to change.
+/// Pause between two checks of a condition.
 pub const PAUSE: Duration = Duration::from_millis(100);

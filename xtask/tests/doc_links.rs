@@ -39,7 +39,7 @@ struct SourceFile {
     text: String,
     /// The text without lines that are comments.
     code: String,
-    /// What follows each `use`.
+    /// The path of each `use`.
     uses: Vec<String>,
     /// Names of types that it declares.
     declared_types: BTreeSet<String>,

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-/// The last commit of which nobody asked it.
+/// The last commit before the check of subjects existed.
 const BEFORE: &str = "c996d6864a1e96f2dafa8ec356aba2621cf4b163";
 const MAX_CHARACTERS: usize = 72;
 

@@ -11,24 +11,24 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// What a text has in code.
+/// Returns the parts of a text in backticks.
 fn code(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// The references `file::test` of a text.
+/// Returns the references `file::test` of a text.
 fn tests(text: &str) -> Vec<(&str, &str)> {
     let references = code(text).filter_map(|code| code.split_once("::"));
     references.filter(|(file, _)| Path::new(file).extension().is_some_and(|extension| extension == "rs")).collect()
 }
 
-/// The fault rows that a text asks to run, but for the command itself.
+/// Returns the fault rows that a text asks to run, but for the command itself.
 fn rows(text: &str) -> Vec<&str> {
     let named = code(text).filter_map(|code| code.strip_prefix("cargo xtask chaos "));
     named.flat_map(str::split_whitespace).filter(|row| row.starts_with(|first: char| first.is_ascii_lowercase())).collect()
 }
 
-/// The rows of the harness, by their declarations.
+/// Returns the rows of the harness, by their declarations.
 fn known_rows() -> BTreeSet<String> {
     let mut folders = vec![root().join("tests/chaos/src/rows")];
     let mut known = BTreeSet::new();
@@ -47,7 +47,7 @@ fn known_rows() -> BTreeSet<String> {
     known
 }
 
-/// Fails where a text names what is not there; how much it names.
+/// Fails if a text names what is not there; how much it names.
 fn check(text: &str, known: &BTreeSet<String>) -> usize {
     let (tests, rows) = (tests(text), rows(text));
     for (file, test) in &tests {
@@ -126,7 +126,7 @@ fn the_readme_leads_to_the_promises_and_names_nothing_that_is_not_there() {
     }
 }
 
-/// The commands of all code blocks of a text, without comments, each on one line.
+/// Returns the commands of all code blocks of a text, without comments, each on one line.
 fn commands(text: &str) -> Vec<String> {
     let blocks: Vec<&str> = text.split("```").skip(1).step_by(2).collect();
     let joined = blocks.join("\n").replace("\\\n", " ");

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-/// Runs what holds the switches, with one of them set. A folder of its own: whoever runs this test may hold the lock of the other one.
+/// Builds the crate with the switches, with one of them set. It has a folder of its own, since a running build may hold the
+/// lock of the other one.
 fn switches(profile: &str) -> String {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let arguments =

@@ -1,5 +1,5 @@
-//! What deny.toml allows, checked against what cargo resolves. `cargo xtask deny` checks the same and advisories with
-//! cargo-deny where that is installed; this needs nothing.
+//! Checks the packages that cargo resolves against deny.toml. `cargo xtask deny` checks the same and advisories with
+//! cargo-deny if that is installed; this needs nothing.
 
 use crate::support;
 
@@ -14,7 +14,7 @@ fn deny() -> toml::Table {
     std::fs::read_to_string(path).unwrap().parse().unwrap()
 }
 
-/// Everything that is built on this platform with any of the features, tests included.
+/// Returns everything that is built on this platform with any of the features, tests included.
 fn packages() -> Vec<Value> {
     let json = cargo(&["metadata", "--format-version=1", "--all-features", "--filter-platform", &host()]);
     let metadata: Value = serde_json::from_str(&json).unwrap();
@@ -43,7 +43,7 @@ fn exceptions(deny: &toml::Table) -> BTreeMap<String, BTreeSet<String>> {
     exceptions.map(|one| (text(&one["crate"]), one["allow"].as_array().unwrap().iter().map(text).collect())).collect()
 }
 
-/// Whether an SPDX expression can be satisfied with these licences. `/` is an old form of `OR`.
+/// Returns whether an SPDX expression can be satisfied with these licences. `/` is an old form of `OR`.
 fn satisfiable(expression: &str, allowed: &BTreeSet<String>) -> bool {
     let text = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ").replace(" WITH ", "\u{1}");
     let words: Vec<String> = text.split_whitespace().map(|word| word.replace('\u{1}', " WITH ")).collect();
@@ -88,7 +88,8 @@ fn every_dependency_has_an_allowed_licence() {
     let deny = deny();
     let allowed = allowed(&deny);
     let exceptions = exceptions(&deny);
-    // cargo tree knows what is really built; cargo metadata also lists what only an inactive feature of others would bring.
+    // `cargo tree` lists only the packages that are built; `cargo metadata` also lists those that only an inactive feature
+    // of others would bring.
     let tree = ["tree", "--workspace", "--all-features", "--prefix=none", "--format={p}\t{l}", "--edges=normal,build,dev"];
     let text = cargo(&tree);
     let built: BTreeSet<(&str, &str)> = text.lines().filter_map(|line| line.split_once('\t')).collect();
@@ -131,7 +132,7 @@ fn every_dependency_comes_from_the_registry_or_from_here() {
     assert!(here.len() > 100 && here.is_subset(&known), "what is built is what is locked");
 }
 
-/// What is wrong with where a package of the lock file comes from.
+/// Returns the reason why a package of the lock file comes from a wrong source.
 fn stranger(package: &toml::Value, own: &BTreeSet<&str>) -> Option<String> {
     let text = |key: &str| package.get(key).and_then(toml::Value::as_str);
     let name = text("name")?;

@@ -1,4 +1,5 @@
-//! Whatever runs beside its caller is in the table of crates/tasks, and the page agrees with the table.
+//! Checks that every task that runs beside its caller is in the table of crates/tasks, and that the page agrees with
+//! the table.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ fn is_of_tests(path: &Path) -> bool {
     path.file_stem().and_then(|name| name.to_str()).is_some_and(|name| name == "tests" || name.ends_with("_tests"))
 }
 
-/// The sources of the program and of every crate, without their tests.
+/// Returns the sources of the program and of every crate, without their tests.
 fn sources() -> Vec<(PathBuf, String)> {
     let mut folders = vec![root().join("src")];
     for parent in ["crates", "services"] {

@@ -51,12 +51,12 @@ impl Workspace {
         self.members.iter().find(|id| self.names[*id] == name).unwrap_or_else(|| panic!("no crate {name} in the workspace"))
     }
 
-    /// Names of the packages that this crate is built with, directly.
+    /// Returns names of the packages that this crate is built with, directly.
     fn direct(&self, name: &str) -> BTreeSet<&str> {
         self.uses[self.id(name)].iter().map(|id| self.names[id].as_str()).collect()
     }
 
-    /// Names of all packages that this crate is built with, through others, too.
+    /// Returns names of all packages that this crate is built with, through others, too.
     fn all(&self, name: &str) -> BTreeSet<&str> {
         let mut seen = BTreeSet::new();
         let mut next = VecDeque::from([self.id(name)]);
@@ -70,13 +70,13 @@ impl Workspace {
         seen.into_iter().map(|id| self.names[id].as_str()).collect()
     }
 
-    /// Names of the workspace's crates that use this package directly.
+    /// Returns names of the workspace's crates that use this package directly.
     fn users(&self, package: &str) -> BTreeSet<&str> {
         let members = self.members.iter().map(|id| self.names[id].as_str());
         members.filter(|member| self.direct(member).contains(package)).collect()
     }
 
-    /// Names of the workspace's crates that ask for this feature of a package.
+    /// Returns names of the workspace's crates that ask for this feature of a package.
     fn users_with_feature(&self, package: &str, feature: &str) -> BTreeSet<&str> {
         let asking = self.features.iter().filter(|(_, asked, wanted)| asked == package && wanted == feature);
         asking.map(|(user, _, _)| user.as_str()).collect()
@@ -181,7 +181,7 @@ fn services_do_not_know_each_other() {
     }
 }
 
-/// Names of the packages that cargo builds for this machine with these words.
+/// Returns names of the packages that cargo builds for this machine with these words.
 fn built(words: &[&str]) -> BTreeSet<String> {
     let tree = ["tree", "--prefix=none", "--format={p}"];
     let output = cargo(&[&tree, words].concat());
@@ -190,7 +190,7 @@ fn built(words: &[&str]) -> BTreeSet<String> {
 
 #[test]
 fn the_program_is_built_with_rust_a_c_and_a_cpp_compiler_and_make_alone() {
-    // What calls another tool, or looks for a library of the system.
+    // Packages that call another tool, or look for a library of the system.
     let needs_more = |built: &BTreeSet<String>| -> Vec<String> {
         let tools = [
             "autotools",

@@ -18,7 +18,7 @@ fn median(mut values: Vec<f64>) -> (f64, f64, f64) {
     (values[values.len() / 2], values[0], values[values.len() - 1])
 }
 
-/// The default scenario in steps of 60 s, without samples and without anybody who decides.
+/// The default scenario in steps of 60 s, without samples and without decisions.
 fn alone() -> f64 {
     let scenario = Scenario::default();
     let jobs = scenario.workloads.len();

@@ -1,10 +1,10 @@
 //! Simulator and controllers in lock-step, without a bus: what would each controller have made of these days?
 //!
-//! In: scenarios, contenders, days and seeds. Out: energy per sample, throughput and restarts of each, against the layout
-//! that nobody touches and against an oracle. Everything is a pure function of its arguments: the same seeds give the same
-//! bytes, however many cores work on it. Restarts cost what they cost in the simulated cluster: downtime, idle power, lost work.
+//! In: scenarios, contenders, days and seeds. Out: energy per sample, throughput and restarts of each, against a layout that is
+//! never changed and against an oracle. Everything is a pure function of its arguments: the same seeds give the same bytes,
+//! however many cores work on it. Restarts cost what they cost in the simulated cluster: downtime, idle power, lost work.
 //!
-//! [`MeasuredBacktestPlan`] lets the same controllers loose on boards that somebody measured.
+//! [`MeasuredBacktestPlan`] runs the same controllers on measured boards.
 //!
 //! Every figure of a contest is simulated and marked so. It never touches a bus, a clock or a file.
 

@@ -1,4 +1,4 @@
-//! Controllers on boards that somebody measured: a sweep of a power cap or a clock is the plant.
+//! Runs controllers on measured boards: the plant is a sweep of a power cap or a clock.
 //!
 //! In: tables of settings with the time and energy of a fixed amount of work. Out: what each controller saves and what it
 //! costs in throughput, beside the best setting of the same board. Between two measured settings time and power go in a
@@ -116,7 +116,7 @@ impl MeasuredBoard {
         self.points[self.points.len() - 1]
     }
 
-    /// Samples per second and watts at a setting, in a straight line between the measured ones.
+    /// Returns samples per second and watts at a setting, in a straight line between the measured ones.
     fn at(&self, setting: f64) -> (f64, f64) {
         let setting = setting.clamp(self.least().setting, self.top().setting);
         let above = self.points.iter().rposition(|point| point.setting >= setting).unwrap_or(0);
@@ -362,7 +362,7 @@ struct MeasuredTestbed<'a> {
     delay_seconds: f64,
     chance: Pcg64Mcg,
     now: EventTime,
-    /// Setting in force; `None`: the board is not limited.
+    /// Setting in force; `None` if the board is not limited.
     setting: Option<f64>,
     generation: u64,
     /// The decision that set it, and the time since which it is in force.

@@ -25,7 +25,7 @@ fn steady(job: &WorkloadScenario, profile: WorkloadProfile, per_gpu: u32, thread
     (synchronised_rate(&rates, per_gpu), found.power_watts * f64::from(job.gpus))
 }
 
-/// Returns the best layout of a profile; the starting one where nothing is better.
+/// Returns the best layout of a profile; the starting one if nothing is better.
 pub fn best(job: &WorkloadScenario, start: &Layout, profile: WorkloadProfile, max_slowdown: f64, ambient: f64) -> Layout {
     let board = job.board.board();
     let top = job.power_limit_watts.unwrap_or(board.power_limit_watts);

@@ -297,7 +297,7 @@ pub(crate) struct ReportedRun {
     pub windows: Vec<(EventTime, f64, f64)>,
 }
 
-/// Lets one contender work on one subject with one seed, and records what a report would be made of.
+/// Runs one contender on one subject with one seed, and records the input of a report.
 pub(crate) fn record(
     contest: &BacktestPlan,
     subject: &ScenarioSource,

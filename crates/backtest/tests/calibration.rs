@@ -36,7 +36,7 @@ fn reported_savings_hold_the_true_ones() {
     println!("{text}");
     assert!(report.targets.iter().all(|asked| asked.is_met), "{text}");
     assert!(report.pairs > 20 && report.rows.len() == 16, "{text}");
-    // Whoever turns only a knob goes back to the starting setting in every phase.
+    // A controller that changes only one setting returns to the starting setting in every phase.
     for row in report.rows.iter().filter(|row| row.controller == Some(ControllerName::PowerCap)) {
         assert!(row.compared_energy_ratio_mean.unwrap() > 0.95, "{text}");
     }
@@ -75,7 +75,7 @@ fn the_same_calibration_gives_the_same_bytes() {
 /// Energy and samples of a window.
 type Figures = (f64, f64);
 
-/// Energy and samples of every window, by workload.
+/// Returns energy and samples of every window, by workload.
 fn windows(contest: &BacktestPlan, seed: u64) -> BTreeMap<String, Vec<Figures>> {
     let mut all: BTreeMap<String, Vec<Figures>> = BTreeMap::new();
     let hybrid = Contender::Controller(ControllerName::Hybrid);

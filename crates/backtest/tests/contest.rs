@@ -1,4 +1,4 @@
-//! What controllers are worth on simulated days, and that it can be repeated.
+//! Measures the worth of controllers on simulated days, and checks that it can be repeated.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -87,7 +87,7 @@ fn restarts_cost_what_they_cost() {
     let (fixed, hybrid) = (of(Contender::Fixed), of(Contender::Controller(ControllerName::Hybrid)));
     assert!(hybrid.restarts > 0 && fixed.restarts == 0);
     assert_eq!(fixed.seconds, hybrid.seconds);
-    // The same controller where restarts are free gets more done.
+    // The same controller gets more done if restarts are free.
     let mut free = WorkloadScenario::constant("eadt/job", WorkloadProfile::MID);
     (free.restart_seconds, free.lost_work_seconds) = (0.0, 0.0);
     let scenario = Scenario { workloads: vec![free], ..Scenario::default() };
@@ -107,7 +107,7 @@ fn clamped_means_no_more_than_all_threads() {
     };
     assert!(best(Oversubscription::Allowed) < best(Oversubscription::Clamped) - 0.01);
     assert!(best(Oversubscription::Clamped) < 0.0);
-    // Where the bounds allow nothing else, one table shows it all.
+    // If the bounds allow nothing else, one table shows it all.
     let mut clamped = WorkloadScenario::constant("eadt/job", WorkloadProfile::HOST);
     clamped.bounds = LayoutBounds::default();
     let scenario = Scenario { workloads: vec![clamped], ..Scenario::default() };

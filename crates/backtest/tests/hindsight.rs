@@ -23,7 +23,7 @@ fn layout(percent: u32) -> Layout {
     }
 }
 
-/// What a job does in a minute: thread percentage, watts, samples/s, memory activity.
+/// A minute of a job: thread percentage, watts, samples/s, memory activity.
 type Minute = (u32, f64, f64, f64);
 
 fn record(minutes: &[Minute]) -> HindsightInput {
@@ -73,7 +73,7 @@ fn record(minutes: &[Minute]) -> HindsightInput {
 
 /// 280 W at 0.08 samples/s/W, where the literal table wants 40 % instead of 50 %.
 const BEFORE: Minute = (50, 280.0, 22.4, 0.224);
-/// What 40 % does to the same work, a tenth of a sample's memory activity as before: 240 W, nothing more to be changed.
+/// The same work at 40 %, with a tenth of a sample's memory activity as before: 240 W, with no further change.
 const AFTER: Minute = (40, 240.0, 22.0, 0.22);
 
 fn literal(record: &HindsightInput) -> HindsightRow {
@@ -142,7 +142,7 @@ fn another_phase_of_the_job_shows_nothing() {
     let it = literal(&record(&minutes));
     assert!(it.changes.is_empty(), "{:?}", it.changes);
     assert_eq!(it.refused[0].unknown, InsufficientEvidence::NeverObserved { phase: 1, windows: 0 });
-    // Without memory activity nobody knows which phase it is.
+    // Without memory activity the phase is unknown.
     let mut record = record(&[vec![BEFORE; 40], vec![AFTER; 40]].concat());
     for window in &mut record.windows {
         window.mean_dram_active_ratio = None;

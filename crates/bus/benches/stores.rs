@@ -233,7 +233,7 @@ fn measure_until_kill<S: Store>(dir: &Path) -> Result<(), Error> {
     }
     report("on disk after writing", format!("{:.2} x the payload", folder_bytes(dir) as f64 / 1e6 / megabytes));
 
-    // What kill -9 does.
+    // Ends like kill -9.
     std::process::abort();
 }
 

@@ -10,7 +10,7 @@ use crate::headers::headers_in_batch;
 use crate::kafka::put_varint;
 use crate::{ConsumerRecord, RecordHeaders, TopicPartition};
 
-/// A range of a block; [`Self::NONE`] where there is nothing, which is not the same as nothing in it.
+/// A range of a block; [`Self::NONE`] for an absent value, which differs from an empty one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ByteRange {
     pub from: u32,
@@ -79,7 +79,7 @@ pub struct RecordView<'a> {
 }
 
 impl<'a> RecordView<'a> {
-    /// Returns the type of the event, where it is UTF-8.
+    /// Returns the type of the event, if it is UTF-8.
     pub fn event_type(&self) -> Option<&'a str> {
         self.raw_event_type.and_then(|name| std::str::from_utf8(name).ok())
     }

@@ -30,7 +30,7 @@ pub trait BackendHarness {
 /// A named check.
 pub type ConformanceCheck = (&'static str, fn(&dyn BackendHarness));
 
-/// All checks, independent of each other and of what is in the log.
+/// All checks. They are independent of each other and of the log's content.
 pub const CHECKS: &[ConformanceCheck] = &[
     ("records come back in order, from the partition of their key, as they were sent", round_trip),
     ("a record goes to the partition that it names", explicit_partition),
@@ -478,7 +478,7 @@ fn holes(backend: &dyn BackendHarness) {
         ends = more.1;
     }
     assert_eq!((records.len(), ends[&at], bus.watermarks(&at).unwrap().high), (6, 9, 9));
-    // A start inside a hole delivers what comes after it.
+    // A start inside a hole delivers the next record after it.
     let mut reader = bus.reader(&[(at, StartOffset::At(5))], IsolationLevel::ReadCommitted).unwrap();
     assert_eq!(values(&read_to_end(&mut *reader, 1).0), ["2a", "2b"]);
 }
@@ -612,7 +612,7 @@ fn compaction(backend: &dyn BackendHarness) {
             .map(|r| (r.offset, String::from_utf8_lossy(r.key.as_deref().unwrap()).into_owned()))
             .collect();
         let expected: BTreeMap<i64, String> = (290..300).filter(|n| n % 10 != 3).map(|n| (n, format!("k{}", n % 10))).collect();
-        // What is kept is never less than the last of each key.
+        // The last record of each key is always kept.
         assert!(expected.iter().all(|(offset, key)| kept.get(offset) == Some(key)), "{kept:?}");
         if kept == expected {
             assert!(read.iter().any(|r| r.offset == 299 && r.value.as_deref().is_some_and(|v| v.starts_with(b"299"))));
@@ -697,7 +697,7 @@ fn whole(backend: &dyn BackendHarness) {
             let text = std::str::from_utf8(record.value.as_deref().unwrap_or_default()).unwrap_or_default().to_owned();
             let value = text.parse().expect("a number");
             if value < 1000 {
-                // What comes meanwhile may be given too.
+                // Records that arrive meanwhile may be delivered, too.
                 send(&mut *more, &outgoing(&topic, "k", "1000"));
             }
             values.entry(record.at.partition).or_default().push(value);

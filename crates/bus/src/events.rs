@@ -1,4 +1,4 @@
-//! Events as records: where an envelope and a value become what is appended.
+//! Converts events to records: an envelope and a value become an appended record.
 
 use std::sync::Arc;
 

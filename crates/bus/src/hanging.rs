@@ -1,4 +1,4 @@
-//! Ends a member's own hanging transactions where a start cannot go on: a broker forgot to mark a part of an earlier step, and
+//! Ends a member's own hanging transactions if a start cannot go on: a broker forgot to mark a part of an earlier step, and
 //! nothing after it is readable (docs/adr/0017-a-processor-ends-its-own-hanging-transactions.md).
 
 use std::collections::BTreeMap;
@@ -74,8 +74,8 @@ impl HangingEnds {
         }
     }
 
-    /// Ends what earlier processes of this name left open in these partitions. What stays open is another process's, and is waited
-    /// for. It is tried again a minute later, and at once where no broker did it.
+    /// Ends what earlier processes of this name left open in these partitions. What stays open is another process's, and is
+    /// waited for. It is tried again a minute later, and at once if no broker did it.
     pub fn end(&mut self, member: &mut dyn GroupMember, partitions: Vec<TopicPartition>, end: TransactionEnd) -> Result<()> {
         let is_recent = |at: &TopicPartition| self.ended.get(at).is_some_and(|ended| ended.elapsed() < END_AGAIN);
         let (again, first): (Vec<_>, Vec<_>) = partitions.into_iter().partition(is_recent);
@@ -116,7 +116,7 @@ impl HangingEnds {
             match read_within(bus, from, IsolationLevel::ReadCommitted, self.stall, &stopped, &mut each)? {
                 Ok(reader) => return Ok(Some(reader)),
                 Err(UnreadEnd::Stopped) => return Ok(None),
-                // Whoever is stopped may have a successor already, whose transaction is not to be ended.
+                // If the caller was stopped, a successor may have an open transaction already, which must not be ended.
                 Err(UnreadEnd::Stalled(_)) if stopped() => return Ok(None),
                 Err(UnreadEnd::Stalled(partitions)) => self.end(member, partitions, end)?,
             }

@@ -15,7 +15,7 @@ const ENTRY: usize = 6;
 
 /// A record's headers: UTF-8 names, bytes as values, in order; a name may occur several times.
 ///
-/// Most readers look at one header of seven, so headers stay where they were read from until somebody asks.
+/// Most readers look at one header of seven, so headers are decoded only on access.
 #[derive(Clone, Default)]
 pub struct RecordHeaders(HeaderStorage);
 
@@ -26,7 +26,7 @@ enum HeaderStorage {
     InBatch(BatchHeaders),
 }
 
-/// Headers as they came in a batch of Kafka's: whoever makes it has found them whole.
+/// Headers as they came in a Kafka batch. The constructor's caller has checked that they are complete.
 #[derive(Clone)]
 struct BatchHeaders {
     block: Bytes,
@@ -74,8 +74,8 @@ impl Default for HeaderStorage {
     }
 }
 
-/// Headers within a block: a table of [`ENTRY`] bytes each, and the values one after another. Whoever makes it has checked
-/// that the names are there and the values lie within the block.
+/// Headers within a block: a table of [`ENTRY`] bytes each, and the values one after another. The constructor's caller has
+/// checked that the names exist and the values lie within the block.
 #[derive(Clone)]
 pub(crate) struct PackedHeaders {
     pub block: Bytes,
@@ -147,7 +147,7 @@ impl RecordHeaders {
         }
     }
 
-    /// Returns the names and values, in order. A name that is not UTF-8 is given with what is not replaced.
+    /// Returns the names and values, in order. In names that are not UTF-8, the invalid bytes are replaced.
     pub fn iter(&self) -> impl Iterator<Item = (Cow<'_, str>, &[u8])> {
         self.raw().map(|(name, value)| (String::from_utf8_lossy(name), value))
     }

@@ -92,7 +92,7 @@ impl ConsumerRecord {
         }
     }
 
-    /// Returns the last header of this name, where it is UTF-8.
+    /// Returns the last header of this name, if it is UTF-8.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| std::str::from_utf8(value).ok())
     }
@@ -103,7 +103,7 @@ impl ConsumerRecord {
 pub struct ProducerRecord {
     /// Full topic name.
     pub topic: Arc<str>,
-    /// `None`: chosen by the key as the JVM clients do (`murmur2_random`).
+    /// `None` to choose it by the key like the JVM clients (`murmur2_random`).
     pub partition: Option<i32>,
     pub key: Option<Bytes>,
     pub value: Option<Bytes>,
@@ -286,7 +286,7 @@ pub trait Bus: Send + Sync + fmt::Debug {
     fn alter_topic(&self, name: &str, settings: &std::collections::BTreeMap<String, String>) -> Result<()>;
     fn add_partitions(&self, name: &str, partitions: i32) -> Result<()>;
     fn watermarks(&self, at: &TopicPartition) -> Result<WatermarkOffsets>;
-    /// Like [`Self::watermarks`], with an answer or an error within about this time: for whoever must end soon.
+    /// Like [`Self::watermarks`], but returns an answer or an error within about this time, for callers that must end soon.
     fn watermarks_within(&self, at: &TopicPartition, _timeout: Duration) -> Result<WatermarkOffsets> {
         self.watermarks(at)
     }
@@ -325,8 +325,8 @@ pub trait Producer: Send + fmt::Debug {
     /// record can never be written (too large, no such topic, no key on a compacted topic), or when records taken earlier have
     /// failed, which is reported once; this record was not taken then.
     fn send(&mut self, record: ProducerRecord) -> Result<()>;
-    /// Looks after what is on its way. Whoever sends nothing for a while and has records on their way calls it now and then:
-    /// `send` and `flush` do so themselves.
+    /// Handles delivery reports of records in flight. A caller that has records in flight and sends none for a while calls it
+    /// now and then: `send` and `flush` do so themselves.
     fn poll_deliveries(&mut self) -> Result<()> {
         Ok(())
     }
@@ -355,9 +355,9 @@ pub struct ProducerCounts {
 pub trait PartitionReader: Send + fmt::Debug {
     /// Appends at most `max` items to `into`; waits at most `timeout` for the first. A batch counts as its records.
     fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<PollEvent>) -> Result<()>;
-    /// Delivers nothing of these partitions until resumed; what is buffered is kept.
+    /// Delivers nothing of these partitions until resumed; buffered records are kept.
     fn pause(&mut self, at: &[TopicPartition]) -> Result<()>;
-    /// Delivers again what was paused. An end that was reported is reported again, after what came meanwhile.
+    /// Delivers paused partitions again. An end that was reported is reported again, after the records that came meanwhile.
     fn resume(&mut self, at: &[TopicPartition]) -> Result<()>;
     /// Accepts records as [`PollEvent::Batch`] from now on, if the log keeps them in batches.
     fn accept_batches(&mut self) {}
@@ -375,7 +375,8 @@ pub trait PartitionReader: Send + fmt::Debug {
 /// A broker that leaves a request unanswered for so long is silent.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// Returns whether one of the brokers that partitions are read from is silent: others may go on, and whoever reads is not ready.
+/// Returns whether one of the brokers that partitions are read from is silent. Other brokers may answer, but the reader is not
+/// ready.
 pub fn is_any_broker_silent(reader: &(impl PartitionReader + ?Sized)) -> bool {
     reader.silent_broker().is_some_and(|silent| silent >= SILENCE)
 }
@@ -387,13 +388,13 @@ pub trait GroupMember: PartitionReader {
     fn start(&mut self, at: &TopicPartition, offset: i64) -> Result<()>;
     /// Returns the group's committed positions; `None` if there is none.
     fn committed(&mut self, of: &[TopicPartition]) -> Result<Vec<Option<i64>>>;
-    /// One atomic step. Returns when it is durable (and, on Kafka, decided: readers see it some milliseconds later).
-    /// Nothing is taken out of it: it may be made again where nothing was done ([`Remedy::Retry`]).
-    /// [`Remedy::Stop`] with the word "fenced" when a newer member of the instance has taken over.
+    /// One atomic step. Returns when it is durable (and, on Kafka, decided: readers see it some milliseconds later). Nothing is
+    /// taken out of it: it may be made again if nothing was done ([`Remedy::Retry`]). [`Remedy::Stop`] with the word "fenced"
+    /// when a newer member of the instance has taken over.
     fn commit(&mut self, step: &CommitStep) -> Result<()>;
-    /// Ends hanging transactions of earlier members of this name: a broker forgot to mark them, and nothing after them is readable.
-    /// Commits or aborts whatever of them is in `outputs` and, `with_positions`, in the group's positions. Readers see it some
-    /// milliseconds later. Other members' transactions stay as they are. Does nothing where transactions cannot hang.
+    /// Ends hanging transactions of earlier members of this name: a broker forgot to mark them, and nothing after them is
+    /// readable. Commits or aborts whatever of them is in `outputs` and, `with_positions`, in the group's positions. Readers
+    /// see it some milliseconds later. Other members' transactions stay as they are. Does nothing if transactions cannot hang.
     /// [`Remedy::Retry`] if no broker did it.
     fn end_hanging(&mut self, _outputs: &[TopicPartition], _with_positions: bool, _end: TransactionEnd) -> Result<()> {
         Ok(())

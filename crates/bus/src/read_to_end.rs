@@ -35,8 +35,8 @@ pub enum UnreadEnd {
     Stalled(Vec<TopicPartition>),
 }
 
-/// Reads as [`read_to_end`] does, at this isolation. Gives up if for longer than `stall` nothing comes of the partitions that are not
-/// at their ends.
+/// Reads like [`read_to_end`], at this isolation. Gives up if no records come for longer than `stall` of partitions that are
+/// not at their ends.
 pub fn read_within<E: From<BusError>>(
     bus: &dyn Bus,
     from: &[(TopicPartition, StartOffset)],

@@ -17,7 +17,7 @@ pub enum AclOperation {
 }
 
 impl AclOperation {
-    /// Returns whether who may do `self` may do `other`, too, without a right of its own.
+    /// Returns whether a principal with the right `self` has `other`, too.
     pub fn implies(self, other: Self) -> bool {
         self == other
             || (other == Self::Describe && matches!(self, Self::Read | Self::Write | Self::Alter))

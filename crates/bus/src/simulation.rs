@@ -48,7 +48,7 @@ pub fn topics(prefix: &str) -> Vec<TopicSpec> {
 pub struct SimLog {
     coming: Vec<ScheduledRecord>,
     revealed: usize,
-    /// `None`: the offset holds no record.
+    /// `None` if the offset holds no record.
     log: BTreeMap<TopicPartition, Vec<Option<ConsumerRecord>>>,
 }
 
@@ -131,7 +131,7 @@ pub fn batch_runs(items: &mut Vec<PollEvent>, from: usize) {
 /// The position of a reader in a partition.
 #[derive(Debug, Default)]
 pub struct SimCursor {
-    /// `None`: not started.
+    /// `None` if not started.
     pub next: Option<i64>,
     pub reported_end: bool,
     pub paused: bool,

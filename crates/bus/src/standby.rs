@@ -1,4 +1,4 @@
-//! Who else is in a group: reason why a member has no partition, and members that take partitions of others' topics.
+//! Other members of a group: the reason why a member has no partition, and members that take partitions of others' topics.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

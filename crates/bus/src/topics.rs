@@ -77,7 +77,7 @@ pub enum TopicChange {
         from: i32,
         to: i32,
     },
-    /// Settings by name, with the value as it is (`None`: unset) and as it should be.
+    /// Settings by name, with the value as it is (`None` if unset) and as it should be.
     Alter {
         name: Arc<str>,
         settings: BTreeMap<String, (Option<String>, String)>,
@@ -237,7 +237,7 @@ pub fn check_layout(bus: &dyn Bus, prefix: &str) -> Result<i32> {
     if wrong.is_empty() {
         return Ok(partitions);
     }
-    // Kafka shows nobody a topic that he may not see.
+    // Kafka hides topics that the principal may not describe.
     let unseen = wanted.iter().filter(|topic| !existing.iter().any(|present| present.name == topic.name));
     let denied: Vec<String> = unseen.filter_map(|topic| bus.missing_right(&topic.name)).collect();
     if !denied.is_empty() {

@@ -1,4 +1,4 @@
-//! What the embedded log keeps when its process is killed, its disk is full, its folder is damaged or already open.
+//! Tests the content of the embedded log when its process is killed, its disk is full, its folder is damaged or already open.
 //!
 //! Crash tests run this binary again as a child, controlled by environment variables.
 
@@ -24,7 +24,7 @@ const DIR: &str = "EADT_BUS_TEST_DIR";
 /// How often the process is killed; `cargo xtask chaos embedded-killed` does so more often, and while it opens.
 const KILLS: u32 = 25;
 
-/// How often its power is cut; `EADT_TEST_POWER_CUTS` for a longer run.
+/// Returns how often its power is cut; `EADT_TEST_POWER_CUTS` for a longer run.
 fn power_cuts() -> u32 {
     std::env::var("EADT_TEST_POWER_CUTS").map_or(9, |count| count.parse().expect("EADT_TEST_POWER_CUTS is a number"))
 }
@@ -46,7 +46,7 @@ fn again(what: &str, dir: &Path) -> Command {
     command
 }
 
-/// Not a test of its own: what the child processes do.
+/// Not a test of its own: the work of the child processes.
 #[test]
 fn child() {
     let (Ok(what), Some(dir)) = (std::env::var(CHILD), std::env::var_os(DIR)) else { return };
@@ -80,8 +80,8 @@ fn commit_for_ever(dir: &Path, filler: usize) {
     numbered::commit_for_ever(&open(dir), filler, |line| println!("{line}")).unwrap();
 }
 
-/// Steps until writes fail, as they do on a full disk; with a limit because no file may grow further than that. What is free is
-/// not looked at, as when somebody else takes it between two looks.
+/// Commits steps until writes fail, as on a full disk; with a limit because no file may grow further than that. Free space is
+/// not checked, as when another program takes it between two checks.
 fn fill_the_disk(dir: &Path, file_limit: Option<u64>) {
     let free_space = FreeSpaceSource::Injected(Arc::new(|| u64::MAX));
     let log = EmbeddedLog::open(dir, EmbeddedOptions { free_space, ..options() }).unwrap();
@@ -128,7 +128,7 @@ fn a_full_disk_stops_with_words_and_leaves_nothing_half() {
     has_these_steps_and_goes_on(&open(dir.path()), steps);
 }
 
-/// How many steps a child had acknowledged before it reported that the disk is full, and what to do.
+/// Returns how many steps a child had acknowledged before it reported a full disk, with the remedy.
 fn steps_until_it_failed(output: &str) -> u64 {
     let failed = output.lines().find(|line| line.starts_with("failed")).unwrap_or_else(|| panic!("nothing failed: {output}"));
     assert!(failed.contains("Stop") && failed.contains("the disk is full") && failed.contains("start again"), "{failed}");
@@ -156,7 +156,7 @@ fn has_these_steps_and_goes_on(log: &EmbeddedLog, steps: u64) {
         .unwrap();
 }
 
-/// A disk of so many bytes; `None`, and a word of it, where none can be mounted.
+/// Returns a disk of so many bytes; `None`, with a message, if none can be mounted.
 fn disk(place: &Path, bytes: u64) -> Option<Disk> {
     Disk::mount(place, bytes).map_err(|error| eprintln!("skipped: no file system of its own can be mounted: {error}")).ok()
 }
@@ -176,7 +176,7 @@ fn a_file_system_without_any_room_stops_with_words_and_leaves_nothing_half() {
 #[test]
 fn a_log_that_has_filled_its_file_system_lets_go_what_expired_and_goes_on() {
     const MIB: u64 = 1 << 20;
-    // Twice what the store writes in the background at once.
+    // Twice the store's background writes at a time.
     const RESERVE: u64 = 64 * MIB;
     const ROOM: u64 = 320 * MIB;
     let place = tempfile::tempdir().unwrap();
@@ -211,7 +211,7 @@ fn a_log_that_has_filled_its_file_system_lets_go_what_expired_and_goes_on() {
     };
     assert_eq!(error.remedy, Remedy::Retry);
     assert!(error.to_string().contains("the disk is full") && error.to_string().contains("64 MiB are kept"), "{error}");
-    // What the store wrote in the background may be gone again by now: up to as much as is kept for it.
+    // The store's background writes may be deleted again by now: up to its reserve.
     assert!(disk.used_bytes().unwrap() > ROOM - 2 * RESERVE - 2 * MIB, "{} are used", disk.used_bytes().unwrap());
     let kept = |log: &EmbeddedLog| {
         let records = read_all(log, &"output".into(), 1, IsolationLevel::ReadCommitted);
@@ -222,14 +222,13 @@ fn a_log_that_has_filled_its_file_system_lets_go_what_expired_and_goes_on() {
     drop((filling, log));
     let log = EmbeddedLog::open(&dir, options()).unwrap();
     assert!(kept(&log) == acknowledged, "of {}", acknowledged.len());
-    // What the store still writes in the background is no part of what somebody else takes.
+    // The store's background writes are not counted as another program's.
     let mut used = 0;
     while used != disk.used_bytes().unwrap() {
         used = disk.used_bytes().unwrap();
         std::thread::sleep(Duration::from_millis(500));
     }
-    // Somebody else takes a little of the reserve, and nobody frees any space but the log itself, which is tidied as often as it
-    // takes.
+    // Another program takes a little of the reserve, and only the log frees space: it is tidied as often as it takes.
     disk.resize(disk.used_bytes().unwrap() + RESERVE - 4 * MIB).unwrap();
     assert_eq!(member(&log).commit(&step()).unwrap_err().remedy, Remedy::Retry);
     let expired = log.log_time().plus_micros(3_600_000_000);
@@ -300,7 +299,7 @@ fn kill_9_loses_nothing_acknowledged_and_leaves_nothing_half() {
     eprintln!("{KILLS} kills, {steps} steps, slowest open {slowest:?}");
 }
 
-/// What a power cut leaves of a folder: what was synced, as the library in `power/synced.c` has kept it.
+/// Rebuilds the folder that a power cut leaves: the synced parts, as the library in `power/synced.c` has kept them.
 fn rebuild(shadow: &Path, id: &str, into: &Path) {
     std::fs::create_dir_all(into).unwrap();
     // A folder that was never synced has lost its entries.
@@ -311,14 +310,14 @@ fn rebuild(shadow: &Path, id: &str, into: &Path) {
         if kind == "d " {
             rebuild(shadow, id, &into.join(name));
         } else {
-            // A file whose name is durable and whose bytes are not.
+            // A file with a durable name and without its bytes.
             let bytes = std::fs::read(shadow.join(format!("f-{id}"))).unwrap_or_default();
             std::fs::write(into.join(name), bytes).unwrap();
         }
     }
 }
 
-/// Checks that the log has at least what was acknowledged, each step and record whole and in its place; what it has.
+/// Checks that the log has at least the acknowledged steps, each step and record whole and in its place; returns its steps.
 fn check_whole(log: &EmbeddedLog, round: u32, acknowledged: AcknowledgedSteps) -> AcknowledgedSteps {
     let LoggedSteps { step, written, plain } = LoggedSteps::read(log).unwrap();
     assert!(step >= acknowledged.step, "round {round}: acknowledged step {}, found {step}", acknowledged.step);
@@ -331,7 +330,7 @@ fn check_whole(log: &EmbeddedLog, round: u32, acknowledged: AcknowledgedSteps) -
     AcknowledgedSteps { step, plain: count }
 }
 
-/// The library that keeps what is synced, built by the C compiler that this workspace needs anyway.
+/// Returns the library that keeps what is synced, built by the C compiler that this workspace needs anyway.
 fn synced_library(dir: &Path) -> PathBuf {
     let library = dir.join("synced.so");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/power/synced.c");
@@ -350,7 +349,7 @@ fn power_cut(what: &str, dir: &Path, shadow: &Path, left: &Path, library: &Path,
     if lie {
         command.env("EADT_POWER_LIE", "1");
     }
-    // What was there when the power came is durable.
+    // Files that existed at the power cut are durable.
     let first = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "embedded_crash::child", "--nocapture", "--test-threads=1"])
         .env(CHILD, "sync")
@@ -421,7 +420,7 @@ fn a_power_cut_loses_nothing_that_was_committed_and_leaves_nothing_half() {
     eprintln!("{rounds} power cuts, {steps} steps");
 }
 
-/// The test above bites: where syncs are not done, steps that were acknowledged are gone.
+/// The test above bites: if syncs are not done, steps that were acknowledged are gone.
 #[test]
 fn a_disk_that_acknowledges_a_sync_that_it_did_not_do_loses_steps() {
     let data = tempfile::tempdir().unwrap();
@@ -522,7 +521,7 @@ fn a_log_that_lost_files_is_noticed() {
     };
     let dir = tempfile::tempdir().unwrap();
     durable_steps(dir.path(), 100);
-    // What is in memory goes to the disk, as it does when there is more of it.
+    // Writes memory to the disk, as the store does when there is more of it.
     let db = fjall::Database::builder(dir.path()).open().unwrap();
     for name in ["blocks", "meta"] {
         db.keyspace(name, fjall::KeyspaceCreateOptions::default).unwrap().rotate_memtable_and_wait().unwrap();
@@ -678,7 +677,7 @@ fn below_its_reserve_a_log_still_lets_go_what_it_need_not_keep() {
             topics.iter().flat_map(|(name, _)| [outgoing(name, "k", &filler), outgoing(name, "k", &filler)]).collect();
         eadt_bus::conformance::send_all(&log, &records);
     }
-    // Somebody else has taken all of the disk: nothing is done, and nothing is reported as gone.
+    // Another program has taken all of the disk: nothing is done, and nothing is reported as deleted.
     drop(log);
     free.store(0, Ordering::Relaxed);
     let log = EmbeddedLog::open(dir.path(), options).unwrap();

@@ -1,5 +1,5 @@
-//! Random histories of the embedded log against a model of some dozen lines: after every call the log holds what the model holds,
-//! also where it was closed or its process died in between.
+//! Random histories of the embedded log against a model of some dozen lines: after every call the log holds what the model
+//! holds, also if it was closed or its process died in between.
 //!
 //! Here a process dies between two calls: the log goes on with a copy of its folder as it lies there, unclosed. Deaths and power
 //! cuts within a call are those of `embedded_crash.rs`.
@@ -26,7 +26,7 @@ const GROUP: &str = "g";
 const WAIT: Duration = Duration::from_mins(1);
 /// Bytes after which compaction is due for certain (and before which it may be: what a block adds is not the model's to know).
 const DUE_BYTES: usize = 64 << 10;
-/// Of the topic whose records are soon too large.
+/// Limit of the topic whose records become too large.
 const SMALL: usize = 1_000;
 const LAG_SECONDS: i64 = 20;
 const TOMBSTONE_SECONDS: i64 = 100;
@@ -40,13 +40,13 @@ const TOPICS: [(&str, &[(&str, &str)]); 4] = [
 ];
 const MISSING: &str = "missing";
 
-/// A record that somebody wants to append.
+/// A record to append.
 #[derive(Debug, Clone)]
 struct Wanted {
     topic: usize,
     partition: Option<i32>,
     key: Option<u8>,
-    /// Bytes; `None`: a tombstone.
+    /// Bytes; `None` for a tombstone.
     value: Option<usize>,
     headers: usize,
 }
@@ -88,7 +88,7 @@ enum Call {
     },
 }
 
-/// What the log owes.
+/// Model of the log.
 #[derive(Default)]
 struct Model {
     now: i64,
@@ -97,7 +97,7 @@ struct Model {
     positions: BTreeMap<TopicPartition, i64>,
 }
 
-/// What a partition holds.
+/// Content of a partition.
 #[derive(Debug, Clone, Default)]
 struct Held {
     records: Vec<ConsumerRecord>,
@@ -149,7 +149,7 @@ impl Model {
         }
     }
 
-    /// What is there after maintenance; where it is not certain that compaction is due, either.
+    /// Returns the content after maintenance; if compaction may or may not be due, both possible contents.
     fn maintained(&self, at: &TopicPartition) -> (Held, Option<Held>) {
         let before = &self.held[at];
         let mut after = before.clone();
@@ -179,7 +179,7 @@ impl Model {
     }
 }
 
-/// What stays open from call to call.
+/// Objects that stay open from call to call.
 struct Open {
     log: EmbeddedLog,
     member: Box<dyn GroupMember>,
@@ -254,7 +254,7 @@ impl History {
         EmbeddedLog::open(&self.place(), options).unwrap()
     }
 
-    /// Where the log lies now.
+    /// Returns the present folder of the log.
     fn place(&self) -> std::path::PathBuf {
         self.folder.path().join(self.copies.to_string())
     }
@@ -454,14 +454,14 @@ impl History {
         }
     }
 
-    /// What the log has of a partition.
+    /// Returns the records of a partition in the log.
     fn found(&mut self, at: &TopicPartition) -> Vec<ConsumerRecord> {
         let count = self.model.partitions(&at.topic);
         let log = &self.open().log;
         read_all(log, &at.topic, count, IsolationLevel::ReadCommitted).into_iter().filter(|record| record.at == *at).collect()
     }
 
-    /// At most so many records by each open reader. What it passes over is no longer kept.
+    /// Reads at most so many records with each open reader. Records that it skips are not kept any more.
     fn read(&mut self, most: usize) {
         let Self { open, model, read, ever, .. } = self;
         for (at, reader) in &mut open.as_mut().expect("it is open between calls").readers {
@@ -479,7 +479,7 @@ impl History {
                     }
                     PollEvent::End { position, .. } => {
                         assert_eq!(position, held.high, "{at}");
-                        // A reader that is opened again ends where all that came after the last end was compacted away.
+                        // A reader that is opened again ends if all that came after the last end was compacted away.
                         assert!(
                             (!*is_end_reported || position > *next) && !skipped(*next, position),
                             "{at}: ended at {position} after {next}"
@@ -492,7 +492,7 @@ impl History {
         }
     }
 
-    /// The log holds what the model holds.
+    /// Checks that the log and the model have the same content.
     fn check(&mut self) {
         let all: Vec<_> = self.model.held.keys().cloned().collect();
         for at in &all {

@@ -1,4 +1,4 @@
-//! What only the embedded log has: its own clock, its own maintenance, one member a group.
+//! Tests the special parts of the embedded log: its own clock, its own maintenance, one member a group.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ fn stamps_are_simulated_time_and_never_fall_in_a_partition_even_after_a_restart(
         send_all(&log, &[ProducerRecord { partition: Some(0), ..outgoing(&topic, "k", "a") }]);
         time.set(50);
         send_all(&log, &[ProducerRecord { partition: Some(0), ..outgoing(&topic, "k", "b") }]);
-        // What another partition holds, of another simulation perhaps, does not hold this one.
+        // A stamp of another partition, perhaps of another simulation, does not delay this one.
         send_all(&log, &[ProducerRecord { partition: Some(1), ..outgoing(&topic, "k", "c") }]);
         topic
     };
@@ -239,7 +239,7 @@ fn a_writer_that_panics_loses_nothing_uncounted_and_fails_every_producer() {
     let counts = one.counts();
     assert_eq!((counts.accepted, counts.acknowledged, counts.failed), (2, 0, 2));
     assert_eq!(eadt_tasks::LOG_WRITER.failures(), before + 1, "counted");
-    // Whoever comes later, or again, gets the error, too, and nothing more is taken.
+    // Later and repeated calls get the error, too, and no more records are accepted.
     for mut producer in [one, other, log.producer("new").unwrap()] {
         let taken = producer.counts().accepted;
         assert_eq!(producer.send(outgoing(&topic, "k", "d")).unwrap_err().remedy, Remedy::Stop);

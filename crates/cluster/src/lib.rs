@@ -18,7 +18,7 @@ pub struct ManagedWorkload {
     pub state: Workload,
     /// The last decision that was written to it; kept with the object, so that a restarted actuator sees it.
     pub applied: Option<AppliedDecision>,
-    /// The node's MPS default; a process cannot get more. `None`: unknown or unlimited.
+    /// The node's MPS default; a process cannot get more. `None` if it is unknown or unlimited.
     pub mps_default_thread_percentage: Option<u32>,
     /// Times at which a decision restarted its processes, oldest first; at least those of the last 24 h.
     pub restarts: Vec<EventTime>,
@@ -40,10 +40,10 @@ pub struct AppliedDecision {
     pub before: Layout,
     /// Rolled back unless it is ready by then.
     pub ready_by: EventTime,
-    /// Time at which every process of it was ready; `None`: not yet, or never.
+    /// Time at which every process of it was ready; `None` if not yet, or never.
     pub ready_time: Option<EventTime>,
     pub rolled_back: Option<RollbackRecord>,
-    /// The user who approved it, if there is one and it is known.
+    /// The user who approved it, if it was approved and the user is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved_by: Option<String>,
 }
@@ -56,7 +56,7 @@ pub struct JobRequest {
 }
 
 impl JobRequest {
-    /// `None`: nothing. To go back to what the job was started with is no question that it could answer.
+    /// Returns the requested changes; `None` if there are none. A job cannot be asked to return to its starting settings.
     pub fn between(before: &Layout, to: &Layout) -> Option<Self> {
         let request = Self {
             precision: to.precision.filter(|_| to.precision != before.precision),
@@ -110,14 +110,14 @@ pub struct WorkloadChange {
     /// The generation that it was planned for; with another one in force nothing is written.
     pub generation: u64,
     pub layout: Layout,
-    /// Processes are replaced; `false`: the knobs turn while they run.
+    /// Processes are replaced; `false` if the settings change while they run.
     pub restarts: bool,
     /// It takes an earlier change back: how many pods may be away at once does not bar it, as it does not bar a
     /// [`RollbackRequest`].
     pub reverts: bool,
     /// The rollout has this long; counted from the moment of effect.
     pub ready_within_seconds: f64,
-    /// The user who approved it, if there is one and it is known.
+    /// The user who approved it, if it was approved and the user is known.
     pub approved_by: Option<String>,
 }
 
@@ -135,9 +135,9 @@ pub enum PolicyEdit {
     Approve(String),
 }
 
-/// Changes what may be done to workloads, for people. Calls block; what they return is durable.
+/// Changes the policies of workloads for users. Calls block; returned changes are durable.
 pub trait PolicyWriter: Send + Sync + fmt::Debug {
-    /// Changes the policy of a workload (`namespace/name`) of a Kubernetes kind in the name of a user. `false`: it was so
+    /// Changes the policy of a workload (`namespace/name`) of a Kubernetes kind in the name of a user. `false` if it was so
     /// already.
     fn edit_policy(&self, workload: &str, kind: &str, change: &PolicyEdit, by: &str) -> Result<bool, ClusterError>;
 }
@@ -167,7 +167,7 @@ pub struct RollbackRequest {
 pub struct ClusterChanges {
     /// The revision after these changes, for the next call.
     pub revision: u64,
-    /// `workloads` has every one: what is not among them has gone.
+    /// `workloads` is complete: workloads not in it are gone.
     pub all: bool,
     /// Workloads that changed, in any order.
     pub workloads: Vec<ManagedWorkload>,
@@ -208,12 +208,13 @@ impl ClusterError {
     }
 }
 
-/// A cluster. Calls block; what they return is durable.
+/// A cluster. Calls block; returned changes are durable.
 pub trait Cluster: Send + Sync + fmt::Debug {
     /// Returns the cluster's clock: wall clock, or simulated.
     fn now(&self) -> EventTime;
-    /// Returns the time at which this decision takes effect; `None`: not yet, ask again. A cluster on the wall clock acts at
-    /// once; a simulated one acts at a fixed delay after the decision, so that its history does not depend on the host's speed.
+    /// Returns the time at which this decision takes effect; `None` if not yet: the caller asks again. A cluster on the wall
+    /// clock acts at once; a simulated one acts at a fixed delay after the decision, so that its history does not depend on the
+    /// host's speed.
     fn effect_time(&self, decision: &Decision) -> Option<EventTime> {
         let _: &Decision = decision;
         Some(self.now())
@@ -263,7 +264,7 @@ pub trait Cluster: Send + Sync + fmt::Debug {
     fn on_job_follows(&self, workload: &str, decision_id: &str) {
         let _: (&str, &str) = (workload, decision_id);
     }
-    /// Returns the node agents through which caps and clocks are turned; `None`: it turns them itself, or not at all.
+    /// Returns the node agents through which caps and clocks are turned; `None` if it sets them itself, or not at all.
     fn devices(&self) -> Option<&dyn DeviceAgents> {
         None
     }
@@ -277,8 +278,8 @@ pub trait DeviceAgents: Send + Sync {
     fn on_device_holders(&self, holders: DeviceHolders);
     /// Called when leadership begins, after the reports in the log were replayed. `standing`: the intents in the log, one a node.
     fn on_takeover(&self, standing: &[DeviceIntent]);
-    /// Returns the settings that agents should hold now: one intent per node, without time and time to live, which the publisher
-    /// sets. A node without an intent holds nothing. The same pointer means that nothing changed; `None`: not known yet, so
-    /// nothing is withdrawn.
+    /// Returns the settings that agents should hold now: one intent per node, without time and time to live, which the
+    /// publisher sets. A node without an intent holds nothing. The same pointer means that nothing changed; `None` if unknown
+    /// so far, so that nothing is withdrawn.
     fn wanted_intents(&self) -> Option<Arc<Vec<DeviceIntent>>>;
 }

@@ -14,7 +14,7 @@ pub struct DatasetBuilder {
     counts: DatasetCounts,
 }
 
-/// The tables, and what a user of them must know.
+/// The tables, and notes for their users.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dataset {
     /// Windows by workload and window start.

@@ -13,7 +13,7 @@ use crate::builder::Dataset;
 use crate::column::{ColumnCells, ColumnRole, DatasetTable};
 use crate::words::word;
 
-/// Counts of the dataset's rows, and of what is known to be missing.
+/// Counts of the dataset's rows, and of known gaps.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct DatasetCounts {
     /// Counts by workload.

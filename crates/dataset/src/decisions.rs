@@ -7,7 +7,7 @@ use crate::common::{OutcomeRow, layout_columns, outcome_columns};
 use crate::history::{OutcomeSummary, WindowMeans, WorkloadHistory};
 use crate::words::word;
 
-/// One decision with what was known before it and what came out.
+/// One decision, with the known figures before it and its outcome.
 pub(crate) struct DatasetDecisionRow<'a> {
     decision: &'a Decision,
     before: WindowMeans,
@@ -79,7 +79,7 @@ fn specs<'a>() -> Vec<DecisionColumn<'a>> {
     specs
 }
 
-/// Returns the columns that identify the decision: its id, its workload, and what was decided when.
+/// Returns the columns that identify the decision: its id, its workload, and its time.
 fn key_columns<'a>() -> Vec<DecisionColumn<'a>> {
     vec![
         ColumnSpec {

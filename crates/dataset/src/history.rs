@@ -97,7 +97,7 @@ impl WorkloadHistory {
         self.decisions.values()
     }
 
-    /// Windows that had ended at `time`, the latest first.
+    /// Returns windows that had ended at `time`, the latest first.
     pub(crate) fn ended_at(&self, time: EventTime) -> impl Iterator<Item = &EfficiencyWindow> {
         self.windows.range(..time).rev().map(|(_, window)| window).filter(move |window| window.window_end <= time)
     }

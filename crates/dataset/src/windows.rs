@@ -8,7 +8,7 @@ use crate::common::{OutcomeRow, layout_columns, outcome_columns};
 use crate::history::{OutcomeSummary, WorkloadHistory, usable};
 use crate::words::word;
 
-/// One (workload, tumbling window) with what belongs to it.
+/// One (workload, tumbling window) with its earlier windows, its decision and the outcome.
 pub(crate) struct DatasetWindowRow<'a> {
     window: &'a EfficiencyWindow,
     /// The usable ones among this and those before it.

@@ -1,4 +1,4 @@
-//! Nothing from after a row's time is among its features, and what is joined is what a person would join.
+//! Checks that no feature of a row is from after its time, and that the joined columns are right.
 
 use eadt_dataset::{ColumnCells, ColumnRole, Dataset, DatasetBuilder, DatasetTable};
 use eadt_schemas::EventTime;
@@ -75,7 +75,7 @@ impl Events {
         builder.build()
     }
 
-    /// What a record that ends at `time` holds.
+    /// Returns the part of a record that ends at `time`.
     fn until(&self, time: EventTime) -> Self {
         Self {
             windows: self.windows.iter().filter(|window| window.window_end <= time).cloned().collect(),
@@ -102,7 +102,7 @@ fn float(table: &DatasetTable, column: &str, row: usize) -> Option<f64> {
     }
 }
 
-/// The cells that may be learned from, by row.
+/// Returns the cells that may be learned from, by row.
 fn known_then(table: &DatasetTable, time: &str, until: EventTime) -> Vec<Vec<String>> {
     let ColumnCells::Time(times) = &table.column(time).expect("the time column").cells else { panic!("{time} is a time") };
     let rows = (0..table.rows()).filter(|row| times[*row].is_some_and(|at| at <= until));
@@ -191,7 +191,7 @@ fn what_did_not_come_to_rest_has_no_label() {
     assert_eq!(cell(&dataset.decisions, "outcome", 0), "Some(\"rolled_back\")");
     assert_eq!(float(&dataset.decisions, "label_saving_ratio", 0), None);
 
-    // Somebody else changed the layout again at once: what follows shows nothing about this change.
+    // The layout was changed from outside again at once: later windows show nothing about this change.
     let mut changed_again = a_change_that_helps();
     changed_again.windows.iter_mut().filter(|w| w.window_start >= minute(12)).for_each(|w| w.generation = Some(3));
     assert_eq!(float(&changed_again.build().decisions, "label_saving_ratio", 0), None);

@@ -1,5 +1,5 @@
-//! Files that somebody names: read whole, up to a bound. A device, a pipe without end or the wrong file is an error then, and
-//! does not fill the memory.
+//! Reads files named by a user: whole, up to a bound. A device, an endless pipe or the wrong file is an error then, and does
+//! not fill the memory.
 
 pub mod pem;
 

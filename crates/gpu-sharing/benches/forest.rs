@@ -66,7 +66,7 @@ impl Drop for Peer {
     }
 }
 
-/// The interpreter of a virtual environment in the user's cache, made on first use.
+/// Returns the interpreter of a virtual environment in the user's cache, made on first use.
 fn python() -> Option<PathBuf> {
     let requirements = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/peer/requirements.txt");
     let text = std::fs::read_to_string(&requirements).ok()?;

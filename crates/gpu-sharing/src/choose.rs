@@ -102,7 +102,7 @@ pub struct ShareChoice {
     pub gain_ratio: f64,
     /// The same for what [`ChoiceSettings::risk_quantile`] counts.
     pub sure_gain_ratio: f64,
-    /// Candidates that may be taken and keep the limits, the equal partition included where it does.
+    /// Candidates that may be taken and keep the limits, the equal partition included if it does.
     pub feasible: usize,
 }
 

@@ -39,7 +39,7 @@ struct WindowPart<'a> {
 }
 
 impl<'a> WindowPart<'a> {
-    /// Returns the part of a window; `None`: the window lacks a value, or its workload was limited by a cap or clock.
+    /// Returns the part of a window; `None` if the window lacks a value, or its workload was limited by a cap or clock.
     fn of(window: &'a EfficiencyWindow, settings: &GatherSettings) -> Option<Self> {
         let layout = window.layout.as_ref()?;
         let covered = window.energy_coverage_ratio.min(window.progress_coverage_ratio) >= settings.coverage_min_ratio;
@@ -122,8 +122,8 @@ pub fn co_runs<'a>(windows: impl IntoIterator<Item = &'a EfficiencyWindow>, sett
     found
 }
 
-/// Returns the idle power with which the additive model is too high in half of the runs; `None`: no run has measurements alone
-/// for all of its workloads at their shares. Windows do not contain the power of a board whose processes wait.
+/// Returns the idle power with which the additive model is too high in half of the runs; `None` if no run has measurements
+/// alone for all of its workloads at their shares. Windows do not contain the power of a board whose processes wait.
 pub fn implied_idle_watts(profiles: &BTreeMap<String, SoloProfile>, runs: &[CoRun]) -> Option<f64> {
     let of = |run: &CoRun| {
         let tenants: Vec<&SoloProfile> =

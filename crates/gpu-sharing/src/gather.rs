@@ -63,7 +63,7 @@ struct RunningMean {
     counters: MetricValues,
 }
 
-/// Share, and the clock in whole kHz where it is held down: keys must be comparable.
+/// Share, and the clock in whole kHz if it is held down: keys must be comparable.
 type ShareSetting = (u32, Option<u64>);
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -156,7 +156,7 @@ impl ProfileGatherer {
         Some(SoloProfile::new(workload.to_owned(), own.gpu_model.clone(), points.collect()))
     }
 
-    /// Windows that were gathered at a share, at the board's own clock.
+    /// Returns windows that were gathered at a share, at the board's own clock.
     pub fn windows_at(&self, workload: &str, mps_thread_percentage: u32) -> u32 {
         let own = self.workloads.get(workload).into_iter().flat_map(|own| &own.means);
         own.filter(|(setting, _)| *setting == (mps_thread_percentage, None)).map(|(_, mean)| mean.windows).sum()

@@ -108,7 +108,7 @@ impl GpuMeasurements {
         &self.runs
     }
 
-    /// Metrics that every profile has at every point: what can be learned from.
+    /// Returns the metrics that every profile has at every point, for learning.
     pub fn metrics(&self) -> Vec<ProfileMetric> {
         ProfileMetric::ALL.into_iter().filter(|metric| self.profiles.values().all(|profile| profile.has(*metric))).collect()
     }

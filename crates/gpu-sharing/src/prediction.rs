@@ -1,4 +1,4 @@
-//! Candidates for a decision, and what is expected of each.
+//! Candidates for a decision, and their predictions.
 
 use eadt_schemas::counts::counted_as;
 
@@ -98,7 +98,7 @@ impl<'a> GpuTenants<'a> {
         alone.iter().map(|point| point.power_watts).sum::<f64>() - (alone.len() as f64 - 1.0) * self.idle_watts
     }
 
-    /// Returns the candidates with shares that are multiples of `step` and sum to 100, at each of `clocks`, where every workload
+    /// Returns the candidates with shares that are multiples of `step` and sum to 100, at each of `clocks`, if every workload
     /// was measured alone; the equal partition at the highest clock comes first.
     pub fn candidates(&self, step: u32, clocks: &[Option<f64>]) -> Result<Vec<ShareCandidate>, PredictionError> {
         let count = self.tenants.len();
@@ -129,7 +129,7 @@ impl<'a> GpuTenants<'a> {
 /// Partitions that are looked at.
 const PARTITIONS_MAX: u64 = 20_000;
 
-/// Returns the number of partitions: the ways to cut a row of steps into `count` parts. `None`: more than can be counted.
+/// Returns the number of partitions: the ways to cut a row of steps into `count` parts. `None` if the number overflows.
 fn ways(count: usize, step: u32) -> Option<u64> {
     let (cuts, parts) = ((100 / u64::from(step.max(1))).saturating_sub(1), count as u64 - 1);
     (1..=parts).try_fold(1_u64, |ways, n| Some(ways.checked_mul((cuts + 1).saturating_sub(n))? / n))
@@ -238,7 +238,7 @@ mod tests {
             partitions(count, step, &mut |_| listed += 1);
             let exact = 100 % step == 0;
             let ways = ways(count, step).unwrap();
-            // The last share takes what is left over.
+            // The last share takes the remainder.
             assert!(if exact { ways == listed } else { ways >= listed }, "{count} in steps of {step}: {ways} and {listed}");
         }
         assert!(ways(8, 1).is_none_or(|ways| ways > PARTITIONS_MAX) && ways(6, 5).unwrap() < PARTITIONS_MAX);

@@ -57,7 +57,7 @@ impl ProfileMetric {
     }
 }
 
-/// Values of the metrics; what was not measured is absent.
+/// Values of the metrics; metrics that were not measured are absent.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct MetricValues([Option<f64>; ProfileMetric::ALL.len()]);
 
@@ -115,7 +115,7 @@ pub enum ProfileError {
 struct ShareCurve {
     sm_clock_mhz: Option<f64>,
     points: Vec<SoloPoint>,
-    /// The same with throughput and power that never fall where the share grows, nor bend upwards.
+    /// The same with throughput and power that never fall if the share grows, nor bend upwards.
     expected: Vec<SoloPoint>,
 }
 

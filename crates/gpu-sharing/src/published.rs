@@ -28,7 +28,7 @@ impl SharingModelDocument {
         Self { format: FORMAT.to_owned(), model }
     }
 
-    /// Returns the document of an event; `None`: it is about something else.
+    /// Returns the document of an event; `None` if it is of another kind.
     pub fn of(event: &Model) -> Option<Result<Self, UnusableModel>> {
         let board = event.name.strip_prefix(PARTITION_PREFIX)?;
         if event.parameters["format"].as_str() != Some(FORMAT) {
@@ -92,7 +92,7 @@ impl LearnedModels {
             Some(Err(why)) => return ModelOutcome::Unusable(why),
             Some(Ok(document)) => document.model,
         };
-        // It becomes part of the state, whose topic takes no larger records.
+        // It becomes part of the state, whose topic does not take larger records.
         if serde_json::to_vec(event).map_or(usize::MAX, |bytes| bytes.len()) > EVENT_BYTES_MAX {
             return ModelOutcome::Unusable(UnusableModel::Damaged);
         }

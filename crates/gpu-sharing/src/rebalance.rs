@@ -81,7 +81,7 @@ pub struct WindowFigures {
 pub struct GpuSharer<'a> {
     /// Layout and bounds in force.
     pub workload: &'a Workload,
-    /// Its measurements alone; `None`: not known yet.
+    /// Its measurements alone; `None` if unknown so far.
     pub profile: Option<&'a SoloProfile>,
     /// Its newest windows beside others, in order.
     pub figures: &'a [WindowFigures],
@@ -91,9 +91,10 @@ pub struct GpuSharer<'a> {
 #[derive(Debug, Clone, Copy)]
 pub struct ModelChoice<'a> {
     pub predictor: &'a dyn SharePredictor,
-    /// Version of the learned model; `None`: [`crate::AdditivePredictor`].
+    /// Version of the learned model; `None` for [`crate::AdditivePredictor`].
     pub model_version: Option<&'a str>,
-    /// Power of the GPU while its processes wait; `None`: what the additive model needs to be right about the present partition.
+    /// Power of the GPU while its processes wait; `None` for the value with which the additive model fits the present
+    /// partition.
     pub idle_watts: Option<f64>,
 }
 
@@ -358,7 +359,7 @@ fn on_shares_in_force(
     }
 }
 
-/// Returns the verdict on a partition; `None`: it is reverted.
+/// Returns the verdict on a partition; `None` if it is to be reverted.
 fn assess_trial(
     state: &mut RebalanceState,
     trial: SharesTrial,
@@ -416,8 +417,8 @@ fn assess_trial(
     None
 }
 
-/// Returns the medians of each workload's throughput and power in its newest windows at its share beside all the others; `None`:
-/// there are too few.
+/// Returns the medians of each workload's throughput and power in its newest windows at its share beside all the others; `None`
+/// if there are too few.
 fn together(sharers: &[GpuSharer<'_>], since: Option<EventTime>, settings: &RebalanceSettings) -> Option<Vec<(f64, f64)>> {
     let of = |sharer: &GpuSharer<'_>| {
         let fits = |figure: &&WindowFigures| {
@@ -515,7 +516,7 @@ fn search_shares(
         failed.iter().any(|shares| shares.iter().eq(named()))
     };
     let mut candidates = together.candidates(settings.step_percentage, &[None]).map_err(error_text)?;
-    // The equal partition is what the others are compared with, even where it must not be taken.
+    // The other partitions are compared with the equal one, even if it is not allowed itself.
     let equal_is_allowed = inside(&candidates[0]) && !has_failed(&candidates[0]);
     let mut place = 0;
     candidates.retain(|candidate| {

@@ -43,7 +43,7 @@ pub struct SlowdownModel {
     /// Idle power of the training measurements, in watts.
     idle_watts: f64,
     metrics: Vec<ProfileMetric>,
-    /// Highest clock of the training measurements, where they were made at several.
+    /// Highest clock of the training measurements, if they were made at several.
     clock_max_mhz: Option<f64>,
     rates: Forest,
     power: Forest,

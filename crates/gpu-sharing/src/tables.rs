@@ -1,10 +1,10 @@
 //! Measurements as CSV tables: what a workload does alone, and what several do together.
 //!
-//! Alone, a row a measurement: `workload, gpu_model, mps_thread_percentage, samples_per_second, power_watts`, and, where they are
-//! known, `sm_clock_mhz`, the counters of [`ProfileMetric`], `run` and `origin`. Rows that differ in `run` only are repetitions and
-//! combined by their median. A row with 0 % and 0 samples/s is the GPU's idle power.
+//! Alone, a row a measurement: `workload, gpu_model, mps_thread_percentage, samples_per_second, power_watts`, and, if they are
+//! known, `sm_clock_mhz`, the counters of [`ProfileMetric`], `run` and `origin`. Rows that differ in `run` only are repetitions
+//! and combined by their median. A row with 0 % and 0 samples/s is the GPU's idle power.
 //!
-//! Together, a row a workload of a co-run: `co_run, workload, mps_thread_percentage, samples_per_second, power_watts` and, where
+//! Together, a row a workload of a co-run: `co_run, workload, mps_thread_percentage, samples_per_second, power_watts` and, if
 //! it was held down, `sm_clock_mhz`, and `origin`; rows of one co-run have the same `co_run`, power and clock.
 //!
 //! `origin` is `measured` (also if the cell is empty or the column absent), `imported` or `simulated`. A table has the weakest

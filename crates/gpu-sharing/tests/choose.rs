@@ -1,4 +1,4 @@
-//! Choices: what is a candidate, which one is taken, what is unknown.
+//! Tests the candidates, the choice, and unknown values.
 
 use crate::support;
 
@@ -37,7 +37,7 @@ fn candidates_are_equal_shares_and_every_partition() {
     let candidates = two.candidates(10, &[None]).unwrap();
     assert_eq!(shares(&candidates)[..3], [[50, 50], [10, 90], [20, 80]]);
     assert_eq!(candidates.len(), 9);
-    // 5 % was not measured alone, so that nobody gets it; 15 % lies between two that were.
+    // 5 % was not measured alone, so it is given to no workload; 15 % lies between two that were.
     assert_eq!(two.candidates(5, &[None]).unwrap().len(), 17);
     let three = GpuTenants::new(vec![&a, &b, &c], 30.0).unwrap();
     let candidates = three.candidates(10, &[None]).unwrap();
@@ -96,7 +96,7 @@ fn shares_go_to_whom_they_help() {
     assert!(near(first, 90.0) && near(second, 7.0) && near(choice.expected.power_watts, 150.0), "{choice:?}");
     // (0.9 + 1) / 150 against (0.5 + 1) / 150.
     assert!((choice.gain_ratio - (1.9 / 1.5 - 1.0)).abs() < 1e-5);
-    // Nobody more than 60 % slower than alone: 40 % for the hungry one would do, but 90 % is better.
+    // No workload more than 60 % slower than alone: 40 % for the hungry one would do, but 90 % is better.
     let limited = ChoiceSettings { slowdown_max_ratio: Some(0.6), ..ChoiceSettings::default() };
     assert_eq!(choose(&together, &candidates, &outlook, &limited).feasible, 6);
     let strict = ChoiceSettings { slowdown_max_ratio: Some(0.05), ..ChoiceSettings::default() };
@@ -106,7 +106,7 @@ fn shares_go_to_whom_they_help() {
     assert_eq!(choose(&together, &candidates, &outlook, &greedy).verdict, ChoiceVerdict::EqualIsBest);
 }
 
-/// The paper's objective counts samples of both in one sum: whoever counts in thousands gets everything.
+/// The paper's objective counts samples of both in one sum: a workload that counts in thousands gets everything.
 #[test]
 fn the_sum_starves_and_the_floor_does_not() {
     let (many, few) = (tenths("many", |s| 10_000.0 * s.sqrt()), tenths("few", |s| 5.0 * s));

@@ -1,4 +1,4 @@
-//! The forest: what it remembers, what it refuses, how it is written, and how it compares with another implementation.
+//! Tests the forest: its memory, its refusals, its format, and how it compares with another implementation.
 
 use eadt_gpu_sharing::forest::{Forest, ForestSettings, RowError, SamplesError, TrainingSamples};
 use eadt_testing::cases;

@@ -145,7 +145,7 @@ impl Gpu {
         self.workloads.iter().map(|workload| workload.layout.mps_thread_percentage.unwrap()).collect()
     }
 
-    /// A window of each, in which it did so much of what it does alone at its share, at so many watts.
+    /// Adds a window of each, with this part of its throughput alone at its share, at so many watts.
     fn measure(&mut self, minute: u32, part: f64, watts: f64) {
         let tenants = self.workloads.len() as u32;
         for ((workload, profile), figures) in self.workloads.iter().zip(&self.profiles).zip(&mut self.figures) {
@@ -183,7 +183,7 @@ impl Gpu {
         panic!("it was not taken back: {:?}", self.shares());
     }
 
-    /// Somebody refuses what is wanted.
+    /// Refuses the wanted partition.
     fn give_up(&mut self, minute: u32) {
         self.state.give_up(EventTime::from_seconds(f64::from(minute) * 60.0), &self.settings);
     }
@@ -243,7 +243,7 @@ fn what_must_not_be_turned_stays() {
         gpu.profiles[1] = SoloProfile::new("n/w1".into(), "other".into(), points).unwrap();
     };
     assert!(reason(&other).contains("both must be measured on the GPU that they share"));
-    // Bounds that leave nothing but what is.
+    // Bounds that allow only the present shares.
     let bounds =
         LayoutBounds { mps_thread_percentage_min: Some(50), mps_thread_percentage_max: Some(50), ..LayoutBounds::default() };
     assert_eq!(reason(&|gpu| gpu.workloads[1].bounds = bounds.clone()), "the partition in force is the best");
@@ -264,7 +264,7 @@ fn a_partition_has_to_show_that_it_helps() {
     assert!(outcomes.last().unwrap().reason.starts_with("no change before"));
 }
 
-/// Whoever predicts: what a partition gives is judged beside what there was before, which must be known.
+/// Checks that, with any predictor, a partition is compared with the one before it, which must be measured.
 #[test]
 fn nothing_is_changed_before_it_is_known_what_there_is() {
     let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
@@ -272,7 +272,8 @@ fn nothing_is_changed_before_it_is_known_what_there_is() {
     assert_eq!(gpu.look(1).reason, "3 windows of each workload are needed at the shares in force");
 }
 
-/// What the additive model promises and the GPU does not keep is taken back, reductions first, and not tried again.
+/// A partition whose gain the additive model promised and the GPU did not show is rolled back, reductions first, and not tried
+/// again.
 #[test]
 fn a_partition_that_does_not_help_is_taken_back_and_not_tried_again() {
     let mut gpu = Gpu::measured(&[50, 50], &[0.95, 0.05]);
@@ -328,7 +329,7 @@ fn a_partition_that_nobody_applies_is_given_up() {
     assert_eq!(gpu.look(92).decisions.len(), 1, "after the hold it is tried again");
 }
 
-/// Nobody carries out the way back: it is asked for again after the rest, as what failed must not stay.
+/// The rollback is not applied: it is requested again after the pause, since a failed change must not stay.
 #[test]
 fn a_way_back_that_was_refused_is_asked_for_again() {
     let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
@@ -339,7 +340,7 @@ fn a_way_back_that_was_refused_is_asked_for_again() {
     assert!(outcome.decisions.iter().any(|decision| decision.action == ControllerAction::Revert), "{outcome:?}");
 }
 
-/// As states were written before rests were of a set of workloads: what was wanted goes on.
+/// In states from before pauses belonged to a set of workloads, the wanted partition is kept.
 #[test]
 fn an_older_state_goes_on() {
     let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
@@ -414,7 +415,7 @@ fn a_partition_that_was_given_up_half_way_is_taken_back() {
     assert_eq!(gpu.look(101).reason, "the former partition is in force again");
 }
 
-/// Somebody else chose other shares meanwhile: theirs are not taken back.
+/// Other shares were set from outside meanwhile: they are not rolled back.
 #[test]
 fn a_way_back_is_forgotten_where_somebody_else_changed_the_shares() {
     let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
@@ -428,7 +429,7 @@ fn a_way_back_is_forgotten_where_somebody_else_changed_the_shares() {
     assert!(outcome.decisions.iter().all(|decision| decision.action != ControllerAction::Revert), "{outcome:?}");
 }
 
-/// What failed and how long is rested is of the workloads that shared the GPU: others are looked at anew, and find nothing of it.
+/// Failures and pauses belong to the set of workloads that shared the GPU: other sets are evaluated anew, without them.
 #[test]
 fn what_failed_with_some_workloads_shows_nothing_of_others() {
     let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
@@ -454,7 +455,7 @@ fn what_failed_with_some_workloads_shows_nothing_of_others() {
     assert_eq!(next.decisions[0].to.mps_thread_percentage, Some(20), "not what failed: {next:?}");
 }
 
-/// Nobody is as fast as is asked, before or after: taking the partition back would help nobody.
+/// No workload reaches its floor, before or after: rolling the partition back would help none.
 #[test]
 fn who_was_just_as_slow_before_does_not_take_a_partition_back() {
     let settings = || {
@@ -495,8 +496,8 @@ fn equal_shares_that_failed_do_not_hide_what_is_next() {
 proptest! {
     #![proptest_config(cases(150))]
 
-    /// Whatever is applied, late or never, and in whatever order: shares in force never sum to more than before or than 100 %;
-    /// and where everything is applied in the end, the partition is reached.
+    /// Checks that shares in force never sum to more than before or than 100 %, for any order of applied, late or lost changes;
+    /// and if everything is applied in the end, the partition is reached.
     #[test]
     fn shares_in_force_never_exceed_the_gpu(
         start in prop::collection::vec(1_u32..5, 2..4),

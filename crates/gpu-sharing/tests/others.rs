@@ -6,7 +6,7 @@ use eadt_gpu_sharing::forest::{Forest, ForestSettings, TrainingSamples};
 use eadt_gpu_sharing::{MetricValues, SoloPoint, SoloProfile};
 use serde_json::Value;
 
-/// A job as Gavel names it: `('ResNet-18 (batch size 16)', 1)`.
+/// Returns a job as Gavel names it: `('ResNet-18 (batch size 16)', 1)`.
 fn job(key: &str) -> (String, f64) {
     let name = key.trim_start_matches("('").split("', ").next().unwrap();
     match name.split_once(" (batch size ") {
@@ -140,7 +140,7 @@ fn slices_show_how_jobs_react_to_their_share() {
             assert!((relative[slices] - expected).abs() < 6e-5, "{name}, {slices} slices: {}", relative[slices]);
         }
     }
-    // Interpolation where a slice is left out: the mean of 2 and 4 slices for 3.
+    // Interpolation if a slice is left out: the mean of 2 and 4 slices for 3.
     let mut errors: Vec<f64> = jobs
         .iter()
         .filter_map(|(_, relative, _)| Some(((relative.get(&2)? + relative[&4]) / 2.0 / relative[&3] - 1.0).abs()))

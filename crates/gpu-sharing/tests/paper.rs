@@ -40,7 +40,7 @@ fn the_papers_experiment_reaches_what_is_asked() {
         );
         let worse = |method| score(method).worse_than_equal_ratio;
         assert!(worse(EvaluatedMethod::SlowdownQuantile) < 0.75 * worse(EvaluatedMethod::SlowdownMean), "{split}");
-        // Learning beats adding, in what is predicted and in what is chosen.
+        // Learning beats adding, for predictions and for choices.
         let error = |method| score(method).throughput_error_ratio.unwrap();
         assert!(error(EvaluatedMethod::SlowdownMean) < 0.5 * error(EvaluatedMethod::Additive), "{split}");
         assert!(

@@ -1,4 +1,4 @@
-//! Profiles and measurements: what is read off them, and what is refused.
+//! Tests profiles and measurements: the values read from them, and refusals.
 
 use eadt_gpu_sharing::{CoRun, CoRunTenant, GpuMeasurements, MetricValues, ProfileMetric, SoloPoint, SoloProfile};
 
@@ -28,7 +28,7 @@ fn between_two_shares_lies_the_line() {
     assert!((at.counters.get(ProfileMetric::SmActiveRatio).unwrap() - 0.28).abs() < 1e-12);
     assert_eq!(at.counters.get(ProfileMetric::DramActiveRatio), None);
     assert_eq!(profile.at(100, None), Some(*profile.whole()));
-    // Below the smallest share measured nobody knows.
+    // Below the smallest measured share there is no estimate.
     assert_eq!(profile.at(19, None), None);
     assert_eq!(profile.at(50, Some(1000.0)), None);
     assert_eq!((profile.has(ProfileMetric::SmActiveRatio), profile.has(ProfileMetric::DramActiveRatio)), (true, false));

@@ -52,7 +52,8 @@ pub enum ConnectError {
     Client { detail: String },
 }
 
-/// Returns the client of a context of the user's kubeconfig; `None`: the current one, or the cluster that this process runs in.
+/// Returns the client of a context of the user's kubeconfig; `None` for the current one, or for the cluster that this process
+/// runs in.
 pub async fn connect(context: Option<&str>) -> Result<Client, ConnectError> {
     let config = match context {
         Some(context) => kubeconfig::from_context(Some(context))
@@ -105,7 +106,7 @@ impl KubernetesCluster {
         candidate.run(&shared.leadership, stop).await;
     }
 
-    /// Runs for as long as this work takes, which needs it, and gives the Lease back then; `None`: it ended by itself before.
+    /// Runs for as long as this work takes, which needs it, and gives the Lease back then; `None` if leadership ended before.
     pub async fn run_for<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let (end, ended) = tokio::sync::oneshot::channel::<()>();
         let running = self.run(async { drop(ended.await) });
@@ -130,7 +131,7 @@ impl KubernetesCluster {
         self.shared.read_index(|state| state.entry(key).map(|entry| entry.object.clone()))
     }
 
-    /// Returns the agents that a change needs, and the GPUs; `None`: it changes no setting of agents, or was already made.
+    /// Returns the agents that a change needs, and the GPUs; `None` if it changes no setting of agents, or was already made.
     async fn check_device_target(&self, key: &ObjectKey, change: &WorkloadChange) -> Result<Option<GpuPlacement>, ClusterError> {
         let Some(observed) = self.watched_object(key) else { return Ok(None) };
         let applied = observed.change_annotation.as_ref().and_then(|mark| mark.applied.as_ref());
@@ -248,7 +249,8 @@ impl KubernetesCluster {
     }
 }
 
-/// Returns the remaining time of a rollout that began before this process led; `None`: none. `ago`: seconds since the change.
+/// Returns the remaining time of a rollout that began before this process led; `None` if there is no such time. `ago`: seconds
+/// since the change.
 fn remaining_grace(ago: f64, led: Duration) -> Option<Duration> {
     (ago > led.as_secs_f64()).then(|| NEW_LEADER_GRACE.checked_sub(led)).flatten().filter(|left| !left.is_zero())
 }

@@ -116,7 +116,7 @@ impl KubernetesContext {
         (self.clock)()
     }
 
-    /// Reads or changes the index, and notifies those who wait for changes.
+    /// Reads or changes the index, and notifies waiting tasks of changes.
     pub fn update_index<T>(&self, with: impl FnOnce(&mut WorkloadIndex, EventTime) -> T) -> T {
         let now = self.now();
         let mut state = lock(&self.index);
@@ -136,7 +136,7 @@ impl KubernetesContext {
     }
 
     pub fn reevaluate_workloads(&self, workloads: &BTreeSet<String>) {
-        // Every collector reports once a minute; only changes wake those who wait.
+        // Every collector reports once a minute; only changes wake waiting tasks.
         if !workloads.is_empty() {
             self.update_index(|state, now| state.reevaluate_workloads(workloads, now));
         }
@@ -201,7 +201,7 @@ impl KubernetesContext {
         self.leadership.term().ok_or_else(|| ClusterError::new(ClusterRemedy::Stopped, "another actuator leads"))
     }
 
-    /// Plans a write with the present object, writes it, and updates the index with the result. `None`: there was nothing to
+    /// Plans a write with the present object, writes it, and updates the index with the result. `None` if there was nothing to
     /// write. The first plan uses the watch's object, which saves a request if it is the newest; the write is fenced by its
     /// version. If that is outdated, or the plan has nothing to write, the object is read, and read again if it changed in
     /// between.

@@ -100,7 +100,7 @@ impl GpuDriver for NvmlDriver {
             mps_servers: BTreeMap::new(),
             processes_seen: 0,
         };
-        // The probe: what is not supported is remembered here and never asked for again.
+        // The probe: unsupported readings are remembered here and never requested again.
         gpu.probe_gpm()?;
         gpu.read(true, &mut GpuTelemetry::default(), &mut Vec::new())?;
         body(&mut gpu);
@@ -377,7 +377,7 @@ impl<'n> NvmlGpu<'n> {
         let now = self.gpm.as_ref().expect("just put there");
         let result = gpm_metrics_get(self.nvml, &before, now, &GPM);
         let Some(values) = self.take(NvmlCall::Gpm, result, failed)? else { return Ok(()) };
-        // A single metric that this GPU lacks is absent; NaN is what the library gives over too short a time.
+        // A single metric that this GPU lacks is absent; the library returns NaN for too short a time.
         for value in values.into_iter().flatten().filter(|value| value.value.is_finite()) {
             let (ratio, bytes) = (Some(value.value / 100.0), Some(value.value * MIB));
             match value.metric_id {

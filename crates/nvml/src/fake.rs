@@ -77,7 +77,7 @@ impl Default for FakeSettings {
 }
 
 impl FakeLibrary {
-    /// Returns the settings in force, whoever set them.
+    /// Returns the settings in force, from any writer.
     pub fn settings(&self, gpu: u32) -> FakeSettings {
         let Ok(text) = std::fs::read_to_string(self.folder().join(format!("settings-{gpu}"))) else {
             return FakeSettings::default();
@@ -87,7 +87,7 @@ impl FakeLibrary {
         FakeSettings { power_milliwatts, lock_mhz, memory_mhz, graphics_mhz }
     }
 
-    /// Changes them as somebody else would.
+    /// Changes the settings like another program.
     pub fn change(&self, gpu: u32, settings: FakeSettings) {
         let FakeSettings { power_milliwatts, lock_mhz, memory_mhz, graphics_mhz } = settings;
         let next = self.folder().join("changed");

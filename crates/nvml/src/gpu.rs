@@ -45,12 +45,12 @@ pub trait ReadableGpu {
     /// Fills in the GPU's present readings: `power_watts` to `memory_temperature_celsius`, and with `slow` also those that change
     /// rarely. Unsupported and failed readings stay `None`; failures are added to `failed`.
     fn read(&mut self, slow: bool, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), GpuLost>;
-    /// Returns the SM utilisation of each process that computed since the last call, 0 to 1, by process id; `None`: there is
+    /// Returns the SM utilisation of each process that computed since the last call, 0 to 1, by process id; `None` if there is
     /// nothing new.
     fn process_utilization(&mut self, _failed: &mut Vec<FailedReading>) -> Result<Option<BTreeMap<u32, f64>>, GpuLost> {
         Ok(None)
     }
-    /// Returns the instances of a GPU in MIG mode; `None`: they cannot be read.
+    /// Returns the instances of a GPU in MIG mode; `None` if they cannot be read.
     fn instances(&mut self, _failed: &mut Vec<FailedReading>) -> Result<Option<MigInstances>, GpuLost> {
         Ok(None)
     }
@@ -60,6 +60,6 @@ pub trait ReadableGpu {
 pub trait GpuDriver: Send + Sync + fmt::Debug {
     /// Returns the number of GPUs on this node.
     fn gpu_count(&self) -> Result<u32, GpuLost>;
-    /// Opens a GPU, probes what it supports, and hands it to `body`; the GPU is closed when that returns.
+    /// Opens a GPU, probes its features, and hands it to `body`; the GPU is closed when that returns.
     fn with_gpu(&self, index: u32, body: &mut dyn FnMut(&mut dyn ReadableGpu)) -> Result<(), GpuLost>;
 }

@@ -61,7 +61,7 @@ pub enum ClockReading {
     },
 }
 
-/// A call that did not do what was asked.
+/// A failed call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GpuSettingError {
     /// The GPU, or the library, is gone for now: open it again later.
@@ -79,15 +79,15 @@ pub trait SettableGpu {
     fn identity(&self) -> &GpuIdentity;
     /// Returns the limits as read when the GPU was opened.
     fn limits(&self) -> &GpuSettingRanges;
-    /// Returns whether the driver keeps settings while no process uses the GPU; `None`: unknown.
+    /// Returns whether the driver keeps settings while no process uses the GPU; `None` if unknown.
     fn persistent(&self) -> Option<bool>;
-    /// Returns the cap in force, whoever set it.
+    /// Returns the power cap in force, from any writer.
     fn power_limit_milliwatts(&mut self) -> Result<u32, GpuSettingError>;
     fn set_power_limit_milliwatts(&mut self, milliwatts: u32) -> Result<(), GpuSettingError>;
     fn clock(&mut self) -> Result<ClockReading, GpuSettingError>;
     /// Bounds the SM clock from above, at one of the supported values.
     fn bound_clock(&mut self, mhz: u32) -> Result<(), GpuSettingError>;
-    /// `None`: takes a lock away.
+    /// `None` to remove a lock.
     fn restore_clock(&mut self, original: Option<ApplicationClocks>) -> Result<(), GpuSettingError>;
 }
 

@@ -52,7 +52,7 @@ impl fmt::Debug for ServiceClock {
 /// Measures durations, and waits. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct MonotonicClock {
-    /// `None`: the machine's.
+    /// `None` for the machine's clock.
     simulated: Option<Arc<Mutex<Instant>>>,
 }
 

@@ -1,8 +1,8 @@
-//! Connections of HTTP clients: so many at once, and an end to those that dawdle.
+//! Limits the number of HTTP connections, and ends slow ones.
 //!
 //! Every wait for a client is bounded: what goes before HTTP (TLS), the head of a request, which is also what comes between two
-//! of them, and the connection as a whole; whoever waits for a body bounds that. So slow clients cost their connection, not the
-//! service.
+//! of them, and the connection as a whole; the handler bounds the wait for a body. So slow clients lose their connection and do
+//! not harm the service.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,8 +29,8 @@ const REFUSED: Duration = Duration::from_millis(50);
 /// Heads of requests are short.
 const HEAD_BYTES: usize = 16 << 10;
 /// A stranger does not give way before its first request could be read, however many come meanwhile. It has this long if there
-/// are [`MANY`] strangers or more. With fewer it has less in proportion, but at least [`LEAST_TO_SPEAK`]. This caps how many are
-/// accepted while every place is taken: 100 a second where strangers have one place, 320 where they have four to [`MANY`], and
+/// are [`MANY`] strangers or more. With fewer it has less in proportion, but at least [`LEAST_TO_SPEAK`]. This caps how many
+/// are accepted while every place is taken: 100 a second if strangers have one place, 320 where they have four to [`MANY`], and
 /// ten more for each further one.
 const TO_SPEAK: Duration = Duration::from_millis(100);
 const LEAST_TO_SPEAK: Duration = Duration::from_millis(10);
@@ -45,18 +45,19 @@ pub struct ConnectionLimits {
     pub when_full: OverflowPolicy,
     /// Longest handshake, and longest wait for the head of a request, of a further one from the last answer on.
     pub request: Duration,
-    /// A connection is asked to end after so long, and ended `request` later: whoever reads no answers holds nothing for ever.
+    /// Time after which a connection is asked to end. It is closed `request` later, so that a client that reads no answers
+    /// holds no connection for ever.
     pub lifetime: Duration,
 }
 
 /// Treatment of a connection beyond the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OverflowPolicy {
-    /// It takes the place of the oldest that nobody is known of ([`ClientIdentity`]), which had time to speak before. If most are
-    /// known, it is admitted as one of a few more. Once it is known, too, it replaces the oldest connection of the client with
-    /// the most, if that client has more than its own.
+    /// It replaces the oldest connection without a known client ([`ClientIdentity`]), which had time to authenticate before. If
+    /// most are known, it is admitted as one of a few more. Once it is known, too, it replaces the oldest connection of the
+    /// client with the most, if that client has more than its own.
     EndStrangers,
-    /// It takes the place of the oldest: an answer takes no time, so the oldest is who dawdles.
+    /// It takes the place of the oldest: an answer takes no time, so the oldest is the slowest.
     EndOldest,
 }
 
@@ -131,7 +132,7 @@ impl ClientIdentity {
                 known.remove(place);
             }
         }
-        // Nobody else names it: the roll is locked.
+        // Not set by another thread, since the list is locked.
         drop(self.0.name.set(name.into()));
         known.push(Arc::downgrade(&self.0));
         true
@@ -142,7 +143,7 @@ impl ClientIdentity {
     }
 }
 
-/// A connection, as those are remembered of whom one may have to give way.
+/// A connection, with the facts by which the one to replace is chosen.
 struct OpenConnection {
     task: AbortHandle,
     client: ClientIdentity,
@@ -183,7 +184,7 @@ impl ConnectionLimits {
     }
 }
 
-/// Serves until `shutdown`; then requests under way are ended. `handshake` is what goes before HTTP.
+/// Serves until `shutdown`, and then ends running requests. `handshake` runs before HTTP.
 pub async fn serve<H, F, S>(
     listener: TcpListener,
     handshake: H,
@@ -299,7 +300,7 @@ impl<R: Fn(CloseReason)> HttpConnection<R> {
         match ended {
             Ok(Err(error)) if error.is_timeout() => (self.refused)(CloseReason::Slow),
             Err(_) => (self.refused)(CloseReason::Slow),
-            // Whoever breaks off knows it.
+            // A client that breaks off needs no log line.
             Ok(_) => {}
         }
     }
@@ -317,7 +318,7 @@ mod tests {
 
     use super::*;
 
-    /// Nobody dawdles as long as this.
+    /// A lifetime that no connection in the tests reaches.
     const PATIENT: Duration = Duration::from_hours(1);
     const GENEROUS: ConnectionLimits =
         ConnectionLimits { connections: 3, when_full: OverflowPolicy::EndOldest, request: PATIENT, lifetime: PATIENT };
@@ -362,14 +363,14 @@ mod tests {
             TcpStream::connect(self.address).await.unwrap()
         }
 
-        /// A connection that has had an answer, and stays.
+        /// Returns a connection that has had an answer, and stays.
         async fn served(&self) -> TcpStream {
             let mut stream = self.connect().await;
             ask(&mut stream, "/works").await;
             stream
         }
 
-        /// The same, and it is known whose.
+        /// Connects as a known client.
         async fn known(&self) -> TcpStream {
             let mut stream = self.connect().await;
             ask(&mut stream, "/known").await;
@@ -382,7 +383,7 @@ mod tests {
         }
     }
 
-    /// What comes until the connection ends, in good order or not.
+    /// Returns the bytes until the connection ends, in good order or not.
     async fn rest(stream: &mut TcpStream) -> String {
         let mut bytes = Vec::new();
         drop(stream.read_to_end(&mut bytes).await);

@@ -21,8 +21,8 @@ use tokio::net::TcpListener;
 use crate::Shutdown;
 use crate::connections::{self, ConnectionLimits, OverflowPolicy};
 
-/// Scrapers and probers are few, ask for little and read it at once. Whoever dawdles gives his place to the next, so that a probe
-/// is answered however many connections somebody else holds.
+/// Scrapers and probes are few, and read their small answers at once. A new connection replaces the oldest one, so that a
+/// probe is answered even if other clients hold many connections.
 const LIMITS: ConnectionLimits = ConnectionLimits {
     connections: 64,
     when_full: OverflowPolicy::EndOldest,

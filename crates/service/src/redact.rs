@@ -413,7 +413,7 @@ mod tests {
             ("Endpoint=sb://h/;SharedAccessKey=hunter2=", "Endpoint=sb://h/;SharedAccessKey=…"),
             ("az://c/p#access_token=hunter3", "az://c/p#access_token=…"),
             ("https://user:hun,ter2@host/x", "https://…,…@host/x"),
-            // A URL whose scheme was forgotten, and what is none.
+            // URLs without a scheme, and texts that are no URLs.
             ("user:hunter2@host:9092,user:hunt/er2@[::1]:9092", "…@host:9092,…@[::1]:9092"),
             ("location = \"key:hunter2@bucket/p\"", "location = \"…@bucket/p\""),
             (

@@ -73,7 +73,7 @@ impl Supervisor {
     {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let spawned = task.thread(move || {
-            // Caught here: it is logged once, with the errors, by whoever joins.
+            // Caught here: the caller that joins the thread logs it once, with the errors.
             let result = match catch_unwind(AssertUnwindSafe(body)) {
                 Ok(result) => result.map_err(error_chain),
                 Err(panic) => Err(panicked(&*panic)),
@@ -128,7 +128,7 @@ fn error_chain(error: impl Into<AnyError>) -> String {
     text
 }
 
-/// Runs an async task for which nobody waits: one that ends with the process. Its failure is logged and counted.
+/// Runs an async task that is not joined and ends with the process. Its failure is logged and counted.
 pub fn spawn_detached<F, E>(task: &'static TaskEntry, future: F) -> JoinHandle<()>
 where
     F: Future<Output = Result<(), E>> + Send + 'static,
@@ -142,7 +142,7 @@ where
     })
 }
 
-/// Returns how an async task ended; one that the runtime let go of did not fail.
+/// Returns how an async task ended; one that the runtime cancelled did not fail.
 fn task_result<E: Into<AnyError>>(joined: Result<Result<(), E>, JoinError>) -> Result<(), String> {
     match joined {
         Ok(result) => result.map_err(error_chain),
@@ -190,7 +190,7 @@ impl SignalPolicy {
 /// started to ignore, as by `nohup`, stays ignored.
 pub async fn on_signals(shutdown: Shutdown, before_end: impl FnOnce()) -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
-    // Before a handler replaces what was inherited.
+    // Read before a handler replaces the inherited one.
     let drains_at_hangup = !ignores_hangup();
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let mut hangup = drains_at_hangup.then(|| signal(SignalKind::hangup())).transpose()?;
@@ -224,7 +224,8 @@ async fn next_hangup(hangup: Option<&mut tokio::signal::unix::Signal>) {
     }
 }
 
-/// Returns whether this process was started with SIGHUP ignored; also where the system does not report it, since a handler cannot be undone.
+/// Returns whether this process was started with SIGHUP ignored; also if the system does not report it, since a handler cannot
+/// be undone.
 fn ignores_hangup() -> bool {
     std::fs::read_to_string("/proc/self/status").ok().and_then(|status| is_first_signal_ignored(&status)).unwrap_or(true)
 }

@@ -37,7 +37,7 @@ impl CheckedChange {
         &self.change
     }
 
-    /// Returns the same change, approved by somebody.
+    /// Returns the same change, approved by this user.
     #[must_use]
     pub fn approved_by(mut self, by: Option<String>) -> Self {
         self.change.approved_by = by;
@@ -210,7 +210,7 @@ fn check_bounds(to: &Layout, state: &Workload) -> Result<(), DecisionRefusal> {
         let sum = u64::from(replicas.div_ceil(gpus)) * u64::from(percentage);
         let allowed = u64::from(state.bounds.oversubscription_percentage_max.unwrap_or(100).clamp(100, 200));
         let before = now.replicas.zip(now.mps_thread_percentage).map(|(r, p)| u64::from(r.div_ceil(gpus)) * u64::from(p));
-        // One process alone cannot be too many; and going down from what is allowed no longer is always allowed.
+        // One process alone cannot be too many; and reducing a share that is not allowed any more is always allowed.
         if sum > allowed && before.is_none_or(|before| sum > before) {
             return refuse(
                 "bounds",
@@ -521,7 +521,7 @@ pub(crate) mod tests {
         assert_eq!(verdict(&decision(), &managed, at(70.0)), Ok(CheckVerdict::Recommend));
     }
 
-    /// Each refusal of the design: what is wrong, and a word of the reason that must be given.
+    /// Checks each refusal of the design: the error, and a word of the required reason.
     #[test]
     fn everything_that_may_not_be_done_is_refused_with_its_reason() {
         type Spoil = fn(&mut Decision, &mut ManagedWorkload, &mut EventTime);
@@ -619,7 +619,7 @@ pub(crate) mod tests {
             prop_assert!(changes <= 3600_u32.div_ceil(interval), "{changes} changes, {interval} s apart");
         }
 
-        /// Whatever is decided, what passes is inside the bounds and can run.
+        /// Checks that any accepted decision is inside the bounds and can run.
         #[test]
         fn what_passes_is_inside_the_bounds(
             replicas in 0_u32..40, percentage in 1_u32..=100, low in 1_u32..60, high in 40_u32..=100, batch in 1_u32..800,

@@ -34,13 +34,13 @@ pub struct CheckpointWait {
     began: EventTime,
     /// Time of the last query about it.
     last_query: Instant,
-    /// The last checkpoint when the wait began, and now; `None`: the job reports none.
+    /// The last checkpoint when the wait began, and now; `None` if the job reports none.
     first: Option<EventTime>,
     last: Option<EventTime>,
 }
 
 impl CheckpointWait {
-    /// Begins to wait at `now`; `None`: the process is stopping.
+    /// Begins to wait at `now`; `None` if the process is stopping.
     pub fn begin(
         progress: ProgressTopic<'_>,
         workload: &str,

@@ -1,6 +1,7 @@
-//! Jobs outside of a cluster that the settings declare: only what a job changes by itself can be changed here, by its directive.
+//! Jobs outside of a cluster that the settings declare: only settings that a job changes itself can be changed here, by its
+//! directive.
 //!
-//! Their layouts and marks are in one file, written before a change counts, so that the next start knows what was asked.
+//! Their layouts and marks are in one file, written before a change counts, so that the next start has the requests.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -82,7 +83,7 @@ impl DeclaredJobs {
         }
     }
 
-    /// Changes a job; what is returned is durable. `Ok(false)` of `change`: it is so already.
+    /// Changes a job; a returned change is durable. `change` returns `Ok(false)` if it is so already.
     fn change(
         &self,
         workload: &str,

@@ -52,7 +52,7 @@ pub enum DirectiveUpdate {
 }
 
 impl PublishedDirectives {
-    /// Takes the published directive of a workload from the log; `None`: withdrawn.
+    /// Takes the published directive of a workload from the log; `None` if it was withdrawn.
     pub fn set_from_log(&mut self, workload: &str, directive: Option<Directive>) {
         match directive {
             Some(directive) => drop(self.directives.insert(workload.to_owned(), directive)),
@@ -88,7 +88,7 @@ impl PublishedDirectives {
     }
 }
 
-/// Returns whether a report shows that a request is followed; `None`: the report does not show it.
+/// Returns whether a report shows that a request is followed; `None` if the report does not show it.
 fn follows_request(request: JobRequest, report: &TrainingProgress) -> Option<bool> {
     let precision = match (request.precision, &report.precision) {
         (None, _) => Some(true),
@@ -194,7 +194,7 @@ impl JobRequestTracker {
         Ok(())
     }
 
-    /// Reads the reports since; returns workload and decision of every job that does what was asked.
+    /// Reads the reports since then; returns workload and decision of every job that follows its request.
     pub fn poll_followers(&mut self) -> Result<Vec<(String, String)>, BusError> {
         let Some(news) = &mut self.progress_tail else { return Ok(Vec::new()) };
         let mut by_workload: BTreeMap<String, &mut JobRequestReports> =
@@ -217,8 +217,8 @@ impl JobRequestTracker {
         self.jobs.get(decision)?.refusal.as_deref()
     }
 
-    /// Returns the part of a decision's change that the job does not follow, as text; `None`: it follows all of it. `withdrawn`:
-    /// the request no longer exists.
+    /// Returns the part of a decision's change that the job does not follow, as text; `None` if it follows all of it.
+    /// `withdrawn`: the request no longer exists.
     pub fn describe_missing(&self, decision: &str, withdrawn: bool) -> Option<String> {
         let answers = self.jobs.get(decision).filter(|answers| !answers.is_done())?;
         if withdrawn {

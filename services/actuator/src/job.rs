@@ -38,7 +38,7 @@ impl ProgressTopic<'_> {
 }
 
 impl JobReports {
-    /// Returns the reports that come after the last ones that are there were taken; `None`: the process is stopping.
+    /// Returns the reports that follow the ones present, which `take` receives first; `None` if the process is stopping.
     pub fn after_latest(
         progress: ProgressTopic<'_>,
         workload: &str,

@@ -15,7 +15,7 @@ pub fn refused_rollout(managed: &ManagedWorkload) -> Option<RollbackRequest> {
     take_back(managed, "refused by the job".to_owned())
 }
 
-/// `None`: somebody else has changed the workload since.
+/// Returns the rollback of the change that rolls out; `None` if there is none, or the workload was changed from outside since.
 fn take_back(managed: &ManagedWorkload, reason: String) -> Option<RollbackRequest> {
     let applied = managed.rolling_out().filter(|applied| applied.generation == managed.state.generation)?;
     Some(RollbackRequest {
@@ -44,7 +44,7 @@ mod tests {
         assert_eq!(back.reason, "not ready 600 s after the change");
         let back = refused_rollout(&managed).unwrap();
         assert_eq!(back.reason, "refused by the job");
-        // Somebody else changed it since: that rollout is not ours.
+        // Changed from outside since: that rollout is not ours.
         managed.state.generation = 5;
         assert_eq!(overdue_rollout(&managed, at(9999.0)), None);
         managed.applied = Some(applied());

@@ -1,4 +1,4 @@
-//! Step 2: what a decision means for the object as it is now. Pure.
+//! Step 2: translates a decision into a plan for the present object. Pure.
 
 use eadt_bus::chaos;
 use eadt_cluster::ManagedWorkload;
@@ -34,7 +34,7 @@ pub fn plan_decision(decision: &Decision, managed: &ManagedWorkload) -> Decision
     }
     let mut layout = merge_layouts(&decision.to, &managed.state.layout);
     if decision.action == ControllerAction::Revert {
-        // Only so can a job go back to what it was started with, and its GPUs to what they had without a cap.
+        // Only then can a job return to its starting settings, and its GPUs to their uncapped power.
         (layout.precision, layout.frozen_prefix_layers) = decision.to.asked_of_job();
         (layout.power_limit_watts, layout.sm_clock_mhz) = (decision.to.power_limit_watts, decision.to.sm_clock_mhz);
     }

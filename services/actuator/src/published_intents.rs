@@ -27,7 +27,7 @@ pub enum IntentUpdate {
 }
 
 impl PublishedIntents {
-    /// Takes the published intent of a node from the log; `None`: withdrawn.
+    /// Takes the published intent of a node from the log; `None` if it was withdrawn.
     pub fn set_from_log(&mut self, node: &str, intent: Option<DeviceIntent>) {
         match intent {
             Some(intent) => {

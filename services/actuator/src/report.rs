@@ -185,7 +185,8 @@ mod tests {
             .collect()
     }
 
-    /// A change of generation 4 to 5 that rolls out from 70 s on and is ready at 190 s; the object as it is at each step.
+    /// Returns a change of generation 4 to 5 that rolls out from 70 s on and is ready at 190 s; the object as it is at each
+    /// step.
     fn history() -> [ManagedWorkload; 3] {
         let before = managed();
         let mut rolling = before.clone();

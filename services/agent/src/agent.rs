@@ -32,15 +32,15 @@ const REPORT_DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 /// The pause before what talks to the log is begun again after a panic.
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 const WATCH_INTERVAL: Duration = Duration::from_millis(50);
-/// Held over a step where the chaos harness has all devices share one thread's time; never otherwise.
+/// Held over a step if the chaos harness has all devices share one thread's time; never otherwise.
 static IN_TURN: Mutex<()> = Mutex::new(());
 
 /// The dependencies of the agent.
 #[derive(Debug, Clone)]
 pub struct AgentDependencies {
-    /// `None`: nothing is published, and intents come from a file.
+    /// `None` if nothing is published, and intents come from a file.
     pub log: Option<LazyBus>,
-    /// `None`: NVML of this machine.
+    /// `None` for NVML of this machine.
     pub driver: Option<Arc<dyn SettableDriver>>,
     pub metrics: MetricsRegistry,
     pub health: HealthRegistry,
@@ -199,7 +199,7 @@ async fn open(
             }),
         };
         let counted = opened.and_then(|driver| Ok((driver.gpu_count()?, driver)));
-        // After a timeout, which was reported then, nobody receives it.
+        // After the timeout, which was reported then, the receiver is gone.
         drop(sender.send(counted));
     })?;
     let (count, driver) = match tokio::time::timeout(OPEN_TIMEOUT, receiver).await {

@@ -19,8 +19,7 @@ pub(crate) trait SettingKnob<O> {
     fn put_back(&mut self, original: &O) -> Result<(), GpuSettingError>;
     /// Returns whether a call that failed has changed nothing, and will not.
     fn all_or_nothing(&self) -> bool;
-    /// Returns whether the device may make another value of the one that it is given. Of one that keeps what it is given, another
-    /// value was set by another program meanwhile.
+    /// Returns whether the device may round a value. If it does not, another value was set by another program meanwhile.
     fn rounds(&self) -> bool;
     /// Returns a value in words.
     fn describe(&self, value: u32) -> String;
@@ -71,7 +70,7 @@ impl EnforcementState {
     }
 }
 
-/// Returns once what is recorded is safe on disk.
+/// Saves a record, and returns once it is durable.
 pub(crate) type SaveRecordFn<'a, O> = dyn FnMut(&RecordedSetting<O>) -> Result<(), String> + 'a;
 
 /// Values count as equal within `tolerance`.
@@ -175,7 +174,7 @@ pub(crate) fn apply_setting<O: OriginalValue + Clone>(
                 Err(error) => {
                     let unsupported = matches!(error, GpuSettingError::Unsupported { .. });
                     // Without a change there is nothing to restore. If there may have been one, the record distinguishes our
-                    // value from that of others.
+                    // value from others'.
                     if before.entry.is_none() && (unsupported || knob.all_or_nothing()) {
                         *recorded = before;
                         if let Err(reason) = save(recorded) {
@@ -194,7 +193,7 @@ pub(crate) fn apply_setting<O: OriginalValue + Clone>(
             let now = read_again(knob)?;
             let actual = now.filter(|now| now.abs_diff(wanted) > tolerance);
             if let Some(actual) = actual {
-                // Some devices round. What they make of our value is ours, too.
+                // Some devices round. Rounded values of ours are ours, too.
                 if knob.rounds() && Some(actual) != entry.original.value() && !entry.ours.contains(&actual) {
                     entry.ours.insert(0, actual);
                     if let Err(reason) = save(recorded) {
@@ -218,7 +217,7 @@ pub(crate) fn apply_setting<O: OriginalValue + Clone>(
     Ok(status)
 }
 
-/// Records what is to be known from now on.
+/// Records the next state of a setting.
 fn save_record<O>(
     known: &mut RecordedSetting<O>,
     next: RecordedSetting<O>,
@@ -242,7 +241,7 @@ fn read_again<O>(knob: &mut dyn SettingKnob<O>) -> Result<Option<u32>, GpuLost> 
 mod tests {
     use super::*;
 
-    /// A device of which somebody else, or the device itself, makes another value of the first one that it is given.
+    /// A device on which a foreign writer, or the device itself, replaces the first value that is set.
     struct Quick {
         value: u32,
         becomes: Option<u32>,

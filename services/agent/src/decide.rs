@@ -1,8 +1,8 @@
 //! Decides the next step for one setting of one device. Pure.
 //!
-//! In: the requested value, the ledger's entry, the observed value. Out: one [`SettingStep`], and the outcome. A value is *ours*
-//! if the ledger has it: it is written there before it is set, so that a value which is neither ours nor the original was set by
-//! somebody else.
+//! In: the requested value, the ledger's entry, the observed value. Out: one [`SettingStep`], and the outcome. A value is
+//! *ours* if the ledger has it: it is written there before it is set, so that a value which is neither ours nor the original
+//! was set by another program.
 
 use eadt_schemas::v1::SettingOutcome;
 
@@ -106,7 +106,7 @@ pub fn decide<O: OriginalValue>(
 
 /// The original value of a setting, which is put back.
 pub trait OriginalValue {
-    /// Returns it as a value of the setting; `None`: it was no value.
+    /// Returns it as a value of the setting; `None` if it is no value.
     fn value(&self) -> Option<u32>;
 }
 
@@ -127,7 +127,7 @@ mod tests {
     enum Event {
         Ask(u32),
         Release,
-        /// Somebody else sets a value.
+        /// Another program sets a value.
         Other(u32),
         /// The agent dies after the ledger is written and before the step is done, or after it, and starts again.
         DieBefore,
@@ -159,8 +159,8 @@ mod tests {
         entry: Option<LedgerEntry<u32>>,
         history: SettingHistory,
         asked: Option<u32>,
-        /// Values that may be in force once nothing is requested: the default, or the last one that somebody else set. After a
-        /// reset of the device both, since values of others are lost with it.
+        /// Values that may be in force once nothing is requested: the default, or the last one that another program set. After
+        /// a reset of the device both are, since foreign values are lost with it.
         rightful: Vec<u32>,
     }
 

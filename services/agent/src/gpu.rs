@@ -30,7 +30,7 @@ pub(crate) struct GpuEnforcer<'a> {
     ledger: &'a Ledger,
     metrics: &'a AgentMetrics,
     allowed: AllowedSettings,
-    /// `Err`: what was changed is not known, so nothing is touched.
+    /// `Err` if the changes of this agent are unknown, so that nothing is touched.
     record: Result<LedgerRecord, String>,
     power: EnforcementState,
     clock: EnforcementState,
@@ -44,7 +44,7 @@ impl<'a> GpuEnforcer<'a> {
         Self { ledger, metrics, allowed, record, power, clock, overshoots_in_a_row: 0 }
     }
 
-    /// Looks, and does what is to be done.
+    /// Compares the settings with the requested ones, and makes the next changes.
     pub fn step(&mut self, gpu: &mut dyn SettableGpu, desired: &DesiredDeviceSettings) -> Result<DeviceReport, GpuLost> {
         let limits = gpu.limits().clone();
         let identity = gpu.identity().clone();
@@ -141,7 +141,7 @@ impl<'a> GpuEnforcer<'a> {
             if !(f64::from(min)..=f64::from(max)).contains(&requested) {
                 return Err(format!("{requested} MHz is not between {min} and {max} MHz, which this GPU takes"));
             }
-            // The greatest that does not pass what was asked.
+            // The greatest clock that does not exceed the request.
             Ok(range.supported_mhz.iter().copied().filter(|mhz| f64::from(*mhz) <= requested).max().unwrap_or(min))
         }))
     }
@@ -160,7 +160,7 @@ pub(crate) fn split(requested: Option<Result<u32, String>>) -> (Option<u32>, Opt
     }
 }
 
-/// A refusal goes before what became of the value before it, a failure before both.
+/// A refusal takes precedence over the outcome of the former value, and a failure over both.
 pub(crate) fn report_outcome(status: SettingStatus, refused: Option<String>) -> (SettingOutcome, String) {
     match refused {
         Some(reason) if status.outcome != SettingOutcome::Failed => (SettingOutcome::Refused, reason),

@@ -146,7 +146,8 @@ pub(crate) fn follow_log(
     let mut pause = RETRY_MIN;
     while !stop.is_cancelled() {
         let began = Instant::now();
-        // Whatever happens to the log, the agent continues: without live intents it holds nothing, and it follows the next ones.
+        // After any failure of the log the agent continues: without live intents it holds nothing, and it follows the next
+        // ones.
         match log.bus().and_then(|bus| follow_session(&*bus, prefix, inbox, outbox, stop, on_caught_up)) {
             Ok(()) => break,
             Err(error) => {

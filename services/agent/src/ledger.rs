@@ -32,7 +32,7 @@ pub struct LedgerEntry<O = u32> {
 pub struct ExternalSetting {
     #[serde(rename = "asked")]
     pub requested: u32,
-    /// The value that others set; `None`: it cannot be read.
+    /// The value that others set; `None` if it cannot be read.
     pub theirs: Option<u32>,
 }
 
@@ -168,7 +168,7 @@ fn wait_for_programs(folder: &Path) -> Result<File, LedgerError> {
     rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty())
         .map_err(|error| disk("pass on the lock of control programs", &path)(error.into()))?;
     if !lock_within(&file, PROGRAMS).map_err(disk("lock out control programs", &path))? {
-        // Better to put back what can be than to wait for a program that hangs.
+        // Restoring as much as possible is better than waiting for a program that hangs.
         tracing::warn!(
             "a control program that an earlier agent started still runs; a later change by it is treated as one of another program"
         );
@@ -177,13 +177,13 @@ fn wait_for_programs(folder: &Path) -> Result<File, LedgerError> {
 }
 
 impl Ledger {
-    /// Takes the folder, which is made where it is missing.
+    /// Takes the folder, which is made if it is missing.
     pub fn open(folder: &Path) -> Result<Self, LedgerError> {
         std::fs::create_dir_all(folder).map_err(disk("make the state folder", folder))?;
         let path = folder.join("lock");
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
         let file = file.map_err(disk("open the lock of the state folder", &path))?;
-        // A program that a killed agent was just starting holds what the agent held, until it runs.
+        // A program that a killed agent was just starting holds the agent's locks until it runs.
         if !lock_within(&file, STARTING).map_err(disk("lock the state folder", &path))? {
             return Err(LedgerError::Taken { folder: folder.to_owned() });
         }

@@ -1,13 +1,13 @@
 //! The node agent: holds power caps, clocks and MPS defaults on its own node, and always puts them back.
 //!
 //! In: `device-intents.v1` for its node (or a file), this machine's GPUs, its MPS control daemons. Out: their settings,
-//! and `device-states.v1`: what is held, what was refused and why, what others changed, what the devices allow. It is
-//! the only privileged part of the pipeline, and the only one that can change a GPU.
+//! and `device-states.v1`: held settings, refusals with reasons, changes by others, and the limits of the devices. It
+//! is the only privileged part of the pipeline, and the only one that can change a GPU.
 //!
 //! It never changes a setting before the original value is on disk; never goes outside what the device allows; never
-//! holds anything without a live intent (everything is put back when its time to live is over, at SIGTERM, and at the
-//! start after a crash); never touches again what somebody else changed; never lets one stuck device hold up another;
-//! never decides what is wished for.
+//! keeps a setting without a live intent (everything is put back when its time to live is over, at SIGTERM, and at the
+//! start after a crash); never touches a setting again that another program changed; never lets one stuck device delay
+//! another; never decides which values are requested.
 //!
 //! Each device has a thread, which runs one step over and over: look ([`eadt_nvml::set`]), [`decide`] (pure), write the
 //! [`ledger`], act, report.

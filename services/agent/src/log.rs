@@ -7,7 +7,7 @@ use eadt_bus::{Bus, BusError};
 
 type BusConnector = dyn Fn() -> Result<Arc<dyn Bus>, BusError> + Send + Sync;
 
-/// Connects when first asked, and again where that failed. Clones share the connection.
+/// Connects when first asked, and again if that failed. Clones share the connection.
 #[derive(Clone)]
 pub struct LazyBus {
     connect: Arc<BusConnector>,

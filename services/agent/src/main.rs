@@ -152,7 +152,7 @@ fn write_manual(folder: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the log of the settings; `None`: intents come from a file and nothing is published.
+/// Returns the log of the settings; `None` if intents come from a file and nothing is published.
 fn log(raw: &RawSettings) -> anyhow::Result<Option<LazyBus>> {
     if raw.bus.brokers.is_empty() {
         anyhow::ensure!(

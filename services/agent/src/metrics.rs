@@ -23,7 +23,7 @@ pub struct SettingLabel {
     pub setting: &'static str,
 }
 
-/// A device, its setting, and what was done: `set`, `put_back`, `given_up`.
+/// A device, its setting, and the action: `set`, `put_back`, `given_up`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ChangeLabel {
     pub device: String,

@@ -127,7 +127,7 @@ pub struct MpsReport {
     pub outcome: SettingOutcome,
     pub reason: String,
     pub millipercent: Option<u32>,
-    /// The value that will be put back; `None`: it was not changed.
+    /// The value that will be put back; `None` if it was not changed.
     pub original_millipercent: Option<u32>,
 }
 
@@ -256,7 +256,7 @@ impl SettingKnob<u32> for MpsKnob<'_> {
     }
 }
 
-/// Returns all daemons of a node as one: the worst outcome, and the default where all have the same.
+/// Returns all daemons of a node as one: the worst outcome, and the default if all have the same.
 pub(crate) fn together(reports: &[MpsReport]) -> MpsReport {
     let rank = |outcome: SettingOutcome| match outcome {
         SettingOutcome::Failed => 5,

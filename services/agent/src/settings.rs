@@ -268,7 +268,7 @@ fn seconds(key: &'static str, value: f64, low: f64, high: f64) -> Result<Duratio
 }
 
 impl RawSettings {
-    /// Checks every value. `host` is used where no node is given.
+    /// Checks every value. `host` is used if no node is given.
     pub fn validate(&self, host: &str) -> Result<AgentSettings, SettingsError> {
         let Self { agent, topics, .. } = self;
         let node = agent.node.clone().unwrap_or_else(|| host.to_owned());

@@ -63,7 +63,7 @@ impl SharedIntent {
         self.changed.notify_all();
     }
 
-    /// Replaces the intent; `None`: nothing is requested.
+    /// Replaces the intent; `None` if nothing is requested.
     pub fn set(&self, live: Option<LiveIntent>) {
         self.change(|order| order.live = live);
     }

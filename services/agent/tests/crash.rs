@@ -64,7 +64,7 @@ fn is_record(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "json")
 }
 
-/// What each GPU is set to by its owner: not all are at their defaults.
+/// Returns the owner's settings of a GPU: not all are defaults.
 fn before(gpu: u32) -> FakeSettings {
     FakeSettings { power_milliwatts: 700_000 - 12_345 * gpu, ..FakeSettings::default() }
 }

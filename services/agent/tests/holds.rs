@@ -28,7 +28,7 @@ fn last(bus: &dyn Bus) -> DeviceState {
     states(bus).pop().unwrap_or_default()
 }
 
-/// Power cap and lock.
+/// Returns power cap and lock.
 fn of(fake: &FakeLibrary, gpu: u32) -> (u32, u32) {
     let FakeSettings { power_milliwatts, lock_mhz, .. } = fake.settings(gpu);
     (power_milliwatts, lock_mhz)
@@ -42,7 +42,7 @@ async fn what_is_asked_is_held_reported_and_put_back_at_the_end() {
     let bus = log(&folder.path().join("log"));
     let running = start(&settings(&fake, &folder.path().join("state")), Some(bus.clone()));
     running.until("ready", || running.health.waiting().is_empty()).await;
-    // Another node's, in whatever partition, is nobody's business here.
+    // An intent for another node, in any partition, is ignored.
     publish(&*bus, &DeviceIntent { node: "node-2".into(), ..asking(vec![wish(None, Some(250.0), None)]) });
     publish(
         &*bus,
@@ -76,7 +76,7 @@ async fn what_is_asked_is_held_reported_and_put_back_at_the_end() {
     assert_eq!((one.sm_clock_mhz_min, one.sm_clock_mhz_max), (Some(210.0), Some(1980.0)));
     running.until("counted", || running.metric("eadt_agent_records ") == Some(4.0)).await;
 
-    // What the next intent leaves out is put back; what it changes starts from the same original.
+    // Settings that the next intent leaves out are restored; changed ones keep the same original.
     publish(&*bus, &asking(vec![wish(Some("GPU-fake-1"), Some(350.0), None)]));
     running
         .until("the new one", || {
@@ -139,7 +139,7 @@ async fn without_a_live_intent_everything_is_put_back() {
     running.until("it publishes its stop", || last(&*bus).live_until.is_none()).await;
     assert_eq!(running.metric("eadt_agent_intent_live "), Some(0.0));
 
-    // What came too late, or is older, from the future, or unreadable, is not followed.
+    // Late, older, future and unreadable intents are not followed.
     let now = intent(600.0).time;
     let expired = DeviceIntent { time: earlier(now, 700.0), ..short(600.0) };
     publish(&*bus, &expired);
@@ -220,7 +220,7 @@ async fn what_somebody_else_changed_is_left_alone_and_reported() {
     publish(&*bus, &asking(vec![wish(None, Some(320.0), Some(1410.0))]));
     running.until("another value", || of(&fake, 0) == (320_000, 1410)).await;
     running.stop().await.unwrap();
-    // What is put back is what the other one had set.
+    // The other program's values are restored.
     assert_eq!((of(&fake, 0), of(&fake, 1), of(&fake, 2)), ((450_000, 0), AS_BEFORE, AS_BEFORE));
 }
 
@@ -384,7 +384,7 @@ async fn what_talks_to_the_log_is_begun_again_after_a_panic() {
         let times = tried.entry(thread.clone()).or_default();
         *times += 1;
         assert!(*times > 2, "on purpose, in {thread}");
-        // Whoever connects first does so for both.
+        // The first thread that connects does so for both.
         if ["outbox", "intents"].iter().all(|thread| tried.get(*thread).is_some_and(|times| *times > 2)) {
             Ok(connected.clone())
         } else {

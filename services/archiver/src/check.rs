@@ -1,4 +1,4 @@
-//! Whether an archive and a log belong together. An archive holds the position where its archiver goes on, so behind
+//! Checks whether an archive and a log belong together. An archive holds the position at which its archiver resumes, so behind
 //! another log it would take unknown records for known ones.
 
 use std::collections::BTreeMap;
@@ -100,7 +100,7 @@ fn look_up(
                 PollEvent::End { at, .. } => at,
                 PollEvent::Batch(_) | PollEvent::Assigned(_) | PollEvent::Revoked(_) | PollEvent::Lost(_) => continue,
             };
-            // The first that comes of a partition decides; the rest of it is of no interest.
+            // The first record of a partition decides; its other records are not needed.
             let Some((_, offset, _)) = open.remove(at) else { continue };
             reader.pause(std::slice::from_ref(at))?;
             if let PollEvent::Record(record) = &item

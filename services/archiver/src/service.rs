@@ -103,7 +103,7 @@ pub fn run(deps: &ArchiverDependencies) -> Result<(), ArchiverError> {
     run_on(deps, &Archive::open(&deps.settings.location)?, &MonotonicClock::machine())
 }
 
-/// Like [`run`], into an archive that is open already, with somebody else's time: pauses and deadlines are the timer's.
+/// Like [`run`], into an archive that is open already. Pauses and deadlines are `timer`'s.
 pub fn run_on(deps: &ArchiverDependencies, archive: &Archive, timer: &MonotonicClock) -> Result<(), ArchiverError> {
     deps.settings.check().map_err(ArchiverError::Settings)?;
     let archive = &archive.clone().with_new_id(deps.new_archive_id);
@@ -183,7 +183,7 @@ struct ArchiverSession<'a> {
     stalled: Option<Instant>,
     /// Time by the clock when files were last looked at for their age.
     clock_seen: EventTime,
-    /// Backoff for what is written.
+    /// Backoff for writes.
     backoff: &'a mut RetryBackoff,
     /// Backoff for requests to the log.
     asking: RetryBackoff,
@@ -241,7 +241,7 @@ impl<'a> ArchiverSession<'a> {
             self.poll(&mut polled)?;
             self.waiting.extend(polled.drain(..));
             self.rebalances()?;
-            // Looked at once: what was not attempted has not succeeded.
+            // Checked at once, since a write that was not attempted has not succeeded.
             let early = self.stalled.is_some_and(|until| self.timer.now() < until);
             match if early { Ok(()) } else { self.work() } {
                 Ok(()) => {
@@ -308,7 +308,7 @@ impl<'a> ArchiverSession<'a> {
         }
     }
 
-    /// Partitions come and go at once, whatever waits.
+    /// Handles a rebalance at once, even while files wait.
     fn rebalances(&mut self) -> Result<(), ArchiverError> {
         let is_news = |item: &PollEvent| matches!(item, PollEvent::Assigned(_) | PollEvent::Revoked(_) | PollEvent::Lost(_));
         if !self.waiting.iter().any(is_news) {
@@ -374,7 +374,7 @@ impl<'a> ArchiverSession<'a> {
         Ok(())
     }
 
-    /// They still belong to this member: what it holds of them becomes a file, if that is possible now.
+    /// The partitions still belong to this member: its records of them are written to a file, if that is possible now.
     fn revoked(&mut self, partitions: &[TopicPartition]) {
         for at in partitions {
             let Some(topic) = self.topic(at).filter(|_| self.owned_partitions.contains(at)) else { continue };
@@ -403,7 +403,7 @@ impl<'a> ArchiverSession<'a> {
         self.metrics.partitions.set(self.owned_partitions.len() as i64);
     }
 
-    /// Takes what waits and writes what is due. On an error nothing is lost: the item at the front is offered again.
+    /// Handles waiting items and writes due files. On an error nothing is lost: the item at the front is offered again.
     fn work(&mut self) -> Result<(), ArchiverError> {
         self.write_due()?;
         while let Some(item) = self.waiting.pop_front() {
@@ -784,7 +784,7 @@ mod tests {
         }
         assert_eq!((frozen.writer.rows(), archive.files().unwrap().files.len()), (rows, 0));
 
-        // Another one, whose first file is smaller, takes over and archives everything.
+        // Another archiver, whose first file is smaller, takes over and archives everything.
         let other = service(&log, &place, 2);
         other.shutdown.cancel();
         run(&other).unwrap();

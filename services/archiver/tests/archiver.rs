@@ -130,7 +130,7 @@ fn until(what: &str, mut true_yet: impl FnMut() -> bool) {
     }
 }
 
-/// Everything the log holds, by topic and partition, and where each partition ends.
+/// Returns everything the log holds, by topic and partition, and where each partition ends.
 fn records(log: &EmbeddedLog) -> BTreeMap<(Topic, i32), (Vec<ConsumerRecord>, i64)> {
     let mut found = BTreeMap::new();
     for topic in Topic::ALL {
@@ -228,7 +228,7 @@ fn a_store_that_refuses_stops_it_and_nothing_is_skipped() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("archive");
     let log = log(&dir.path().join("log"), StampSource::Wall);
-    // Where the folder of a topic should be there is a file.
+    // A file has the place of a topic's folder.
     fs::create_dir(&place).unwrap();
     let obstacle = place.join("topic=gpu.telemetry.v1");
     fs::write(&obstacle, "x").unwrap();
@@ -282,7 +282,7 @@ fn a_log_on_a_full_disk_stalls_it_and_it_goes_on_when_there_is_room() {
         step(&log, n);
     }
     free.store(0, Ordering::Relaxed);
-    // Whatever was looked up last holds for a moment.
+    // The last lookup holds for a moment.
     let options =
         MemberOptions { group: "full".to_owned(), membership: Membership::Transactional("full".to_owned()), topics: Vec::new() };
     let mut other = log.member(options).unwrap();
@@ -349,7 +349,7 @@ fn a_renamed_file_stops_it_before_anything_is_skipped() {
     for n in 5..30 {
         step(&log, n);
     }
-    // As if the file stood for what is not archived yet.
+    // Makes the file's name cover records that are not archived yet.
     let own = Archive::folder(&place).unwrap().files().unwrap().files.remove(0).name;
     let wrong = ArchiveFileName { last: own.last + 3, ..own.clone() };
     fs::rename(place.join(own.path()), place.join(wrong.path())).unwrap();

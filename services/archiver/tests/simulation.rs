@@ -5,8 +5,8 @@
 //! One seed is one story, on one thread, without waiting. A failing one prints how to repeat it. 250 are played; `cargo xtask test`
 //! begins at a fresh seed and goes on for a while, `EADT_TEST_SEEDS=10000` plays so many.
 //!
-//! Nobody is frozen between the answer that a partition is its own and the rename of the file that follows: there, and only
-//! there, a file can be published after another archiver took over (docs/use/archive.md), and no story may show that it was not.
+//! No process is frozen between the check that a partition is its own and the rename of the file that follows. Only there can a
+//! file be published after another archiver took over (docs/use/archive.md), so no story may rely on that.
 
 mod bus;
 
@@ -33,7 +33,7 @@ pub const TOPICS: [Topic; 3] = [Topic::ProcessorState, Topic::Directives, Topic:
 /// 2026-01-01T20:00:00Z.
 const BASE: i64 = 1_767_297_600_000_000;
 
-/// Records of every kind, over two days or three.
+/// Returns records of every kind, over two days or three.
 fn history(chance: &mut Chance) -> Vec<ScheduledRecord> {
     let (mut now, mut coming) = (BASE, Vec::new());
     for number in 0..6 + chance.below(10) {
@@ -87,7 +87,7 @@ fn headers(chance: &mut Chance, topic: Topic, time: EventTime) -> Vec<(Arc<str>,
     headers
 }
 
-/// One story; the number of its crashes, or what is wrong.
+/// Runs one story. Returns the number of its crashes, or the error.
 fn one(seed: u64, flaw: Option<Flaw>) -> Result<usize, String> {
     let mut chance = Chance::new(seed);
     let coming = history(&mut chance);

@@ -1,5 +1,6 @@
-//! What the collector costs: eight GPUs at 10 Hz into the embedded log, for a minute; prints one JSON line with CPU
-//! and memory of this process. The GPUs are in this process and answer at once: what NVML itself costs comes on top.
+//! Measures the cost of the collector: eight GPUs at 10 Hz into the embedded log, for a minute; prints one JSON line
+//! with CPU and memory of this process. The GPUs are in this process and answer at once: the cost of NVML itself comes
+//! on top.
 //!
 //! `cargo xtask bench collector -- [SECONDS]`
 
@@ -61,8 +62,8 @@ impl GpuDriver for Machine {
     }
 }
 
-/// Seconds that each thread of this process was on a processor, by thread name without its number. From the scheduler's own
-/// account, which counts nanoseconds; no thread ends while this measures.
+/// Returns seconds that each thread of this process was on a processor, by thread name without its number. From the
+/// scheduler's own account, which counts nanoseconds; no thread ends while this measures.
 fn cpu_seconds() -> std::io::Result<BTreeMap<String, f64>> {
     let mut threads = BTreeMap::new();
     for thread in std::fs::read_dir("/proc/self/task")? {

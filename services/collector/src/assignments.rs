@@ -104,7 +104,7 @@ impl AssignmentTable {
         *self.0.filed.write().unwrap_or_else(PoisonError::into_inner) = grouped(assignments);
     }
 
-    /// Reads the file now. What was in force stays so where it cannot be used.
+    /// Reads the file now. The former content stays in force if the new one is invalid.
     pub fn load(&self, path: &Path) -> Result<usize, String> {
         let list = read(&files::read_bytes(path, files::SMALL_BYTES).map_err(|error| format!("cannot read it: {error}"))?)?;
         self.replace(&list);

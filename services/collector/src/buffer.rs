@@ -103,7 +103,7 @@ impl EventBuffer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes an event in, giving up older ones where there is no room.
+    /// Takes an event in, giving up older ones if there is no room.
     pub fn offer(&self, event: ProducerRecord, mark: bool) -> OfferOutcome {
         let bytes = size(&event);
         let mut state = self.lock();
@@ -126,7 +126,7 @@ impl EventBuffer {
         state.counts.evicted += if chaos::is_off("drop-counts") { 0 } else { evicted };
         let entry = BufferedEvent { number: state.next, bytes, event };
         state.next += 1;
-        // Whoever takes waits where nothing is, or for company: each notice costs a system call.
+        // Wakes the reader only for the first event or under pressure, since each notice costs a system call.
         let (first, pressed) = (state.counts.events == 0, state.presses(self.limits));
         state.counts.events += 1;
         state.counts.bytes += bytes;
@@ -179,7 +179,7 @@ impl EventBuffer {
         self.changed.notify_all();
     }
 
-    /// Throws away what is waiting; returns how much that was.
+    /// Drops all waiting events; returns their number.
     pub fn abandon(&self) -> u64 {
         let mut state = self.lock();
         let waiting = state.counts.events as u64;

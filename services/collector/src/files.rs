@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Files that are of use together only, and what they were when they were last read.
+/// Files that belong together, and their stamps when they were last read.
 #[derive(Debug)]
 pub struct WatchedFiles<const N: usize> {
     paths: [PathBuf; N],
@@ -47,8 +47,8 @@ impl<const N: usize> WatchedFiles<N> {
     }
 }
 
-/// Differs where a file was changed or replaced. Whoever changes it may keep its size and set back when it was modified, but
-/// not when it was changed.
+/// Differs if a file was changed or replaced. A writer can keep the size and set back the time of modification, but not the
+/// time of change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileStamp {
     inode: (u64, u64),
@@ -75,7 +75,7 @@ mod tests {
 
     use super::*;
 
-    /// A file in a folder of its own.
+    /// Returns a file in a folder of its own.
     fn file(content: &str) -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
@@ -87,7 +87,7 @@ mod tests {
         fs::read_to_string(path).map_err(|error| error.to_string())
     }
 
-    /// What a look finds to read.
+    /// Returns the content that a check of the file reads.
     fn look(files: &mut WatchedFiles<1>) -> Option<String> {
         let mut found = None;
         assert!(files.reload_if_changed(|paths| text(paths).map(|text| found = Some(text))));
@@ -123,7 +123,7 @@ mod tests {
         assert!(!files.reload_if_changed(|_| Err("too many open files".to_owned())));
         assert_eq!((look(&mut files).as_deref(), look(&mut files)), (Some("two"), None));
 
-        // Back in its place it is the file that was read last, and nobody knows what was meanwhile.
+        // Moved back, it is the file that was read last, but its content may have changed meanwhile.
         let away = path.with_extension("away");
         fs::rename(&path, &away).unwrap();
         assert!(!files.reload_if_changed(|paths| text(paths).map(drop)));

@@ -62,13 +62,13 @@ pub struct CollectorDependencies {
     /// Cancelled: everything is marked, drained and ended.
     pub shutdown: Shutdown,
     pub clock: ServiceClock,
-    /// Sampled instead of NVML's GPUs where `nvml.enabled` is set: a simulated machine, or a test's.
+    /// Sampled instead of NVML's GPUs if `nvml.enabled` is set: a simulated machine, or a test's.
     pub driver: Option<Arc<dyn GpuDriver>>,
-    /// Finds the workloads of pods; `None`: by their names.
+    /// Finds the workloads of pods; `None` if they are found by their names.
     pub owners: Option<Arc<dyn PodFactsLookup>>,
-    /// Puts tokens of service accounts to the API server; needed where `progress.service_accounts` is set.
+    /// Puts tokens of service accounts to the API server; needed if `progress.service_accounts` is set.
     pub reviewer: Option<Arc<dyn TokenReviewer>>,
-    /// Listener for the jobs' reports, if it is opened already; `None`: `progress.listen` is opened.
+    /// Listener for the jobs' reports, if it is opened already; `None` if `progress.listen` is opened.
     pub progress_listener: Option<Arc<std::net::TcpListener>>,
 }
 

@@ -63,7 +63,7 @@ fn impossible_power(event: &mut GpuTelemetry, removed: &mut Vec<&'static str>) {
     }
 }
 
-/// Leaves out what cannot be; returns the fields. What remains wrong (a name, a time) is not a reading.
+/// Removes impossible readings; returns their fields. Other errors (a name, a time) are not readings.
 pub fn leave_out_impossible(event: &mut GpuTelemetry) -> Vec<&'static str> {
     let mut removed = Vec::new();
     zeros(event, &mut removed);

@@ -72,7 +72,7 @@ pub(crate) struct EventPublisher {
     /// The log is taken for away when it acknowledges nothing of the oldest events that it was given for so long: one silent broker
     /// counts, though others go on.
     pub silence: Duration,
-    /// Cancelled where the log can take nothing any more: there is nothing to collect for.
+    /// Cancelled if the log can take no more events, so that collecting has no use.
     pub shutdown: Shutdown,
     /// Set while the log takes events.
     pub ready: ReadinessFlag,
@@ -111,7 +111,7 @@ impl PublisherState {
 }
 
 impl EventPublisher {
-    /// Publishes until the buffer is closed and drained. Who offers closes it, when nothing more will come.
+    /// Publishes until the buffer is closed and drained. Producers close it when no more events will come.
     pub fn run(self) -> Result<CollectorSummary, PublishError> {
         let mut sending = PublisherState {
             producer: None,
@@ -297,7 +297,7 @@ mod tests {
     use crate::metrics::ReasonLabel;
     use crate::sink::EventSink;
 
-    /// What the log does with the next call.
+    /// Effect of the log's next call.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     enum Fault {
         Take,
@@ -414,7 +414,8 @@ mod tests {
         run_with(faults, events, room, drain, u64::MAX, |_, _, _| {})
     }
 
-    /// At most so many on their way; `look` sees the log, the metrics and the readiness once all are offered.
+    /// Publishes with at most so many records in flight; `look` gets the log, the metrics and the readiness once all are
+    /// offered.
     fn run_with(
         faults: Vec<Fault>,
         events: u32,

@@ -44,7 +44,7 @@ pub(crate) struct Scraper {
     failing: bool,
 }
 
-/// Returns a URL without what may be a secret.
+/// Returns a URL without parts that may be secret.
 pub(crate) fn shown(url: &Url) -> String {
     let mut url = url.clone();
     // Neither can fail for an http URL; were it otherwise, they stay, which hides nothing less.
@@ -141,7 +141,7 @@ mod tests {
         url
     }
 
-    /// What is to answer has a minute for it.
+    /// Time limit of scrapes that are to be answered.
     const PATIENCE: Duration = Duration::from_mins(1);
 
     fn scraper(url: Url, timeout: Duration) -> Scraper {

@@ -419,7 +419,7 @@ const NAME_BYTES: usize = 240;
 const CONNECTION_LIFETIME: Duration = Duration::from_mins(10);
 
 impl RawSettings {
-    /// Checks every value, those of sources that are not enabled too, and that a source is. `host` is used where no name or node
+    /// Checks every value, those of sources that are not enabled too, and that a source is. `host` is used if no name or node
     /// is given.
     pub fn validate(self, host: &str) -> Result<CollectorSettings, SettingsError> {
         let settings = self.read(host)?;
@@ -432,7 +432,7 @@ impl RawSettings {
         Ok(settings)
     }
 
-    /// Checks every value where no collector is to run.
+    /// Checks every value if no collector is to run.
     pub fn check(&self) -> Result<(), SettingsError> {
         self.clone().read("localhost").map(drop)
     }
@@ -687,7 +687,7 @@ fn rules(
     Ok(AttributionRules { workload_label, workload_namespace, pods })
 }
 
-/// Returns this host's name as the kernel has it; `localhost` where that cannot be read.
+/// Returns this host's name as the kernel has it; `localhost` if that cannot be read.
 pub fn host_name() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
         .map(|name| name.trim().to_owned())

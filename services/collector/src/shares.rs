@@ -1,8 +1,8 @@
-//! Shares of each workload in a shared GPU, by the best signal there is. Pure.
+//! Computes the share of each workload in a shared GPU from the best available signal. Pure.
 //!
-//! The signals, best first: slices of MIG instances; time in which each process used the SMs; thread percentages of MPS clients;
-//! none. A signal is used only if it is there for every tenant: shares by different measures cannot be added. Shares never sum
-//! above 1. The rest is nobody's and is reported so, never given to somebody.
+//! The signals, best first: slices of MIG instances; time in which each process used the SMs; thread percentages of MPS
+//! clients; none. A signal is used only if every tenant has it: shares by different measures cannot be added. Shares never sum
+//! above 1. The rest is reported as unattributed, never given to a workload.
 
 use eadt_schemas::v1::ShareMethod;
 
@@ -17,7 +17,7 @@ pub struct ShareSignals {
     pub utilization_ratio: Option<f64>,
     /// Sum of the thread percentages of its MPS clients.
     pub mps_thread_percentage: Option<f64>,
-    /// Slices of its MIG instances; a part of them where it shares an instance.
+    /// Slices of its MIG instances; a part of them if it shares an instance.
     pub mig_slices: Option<f64>,
 }
 
@@ -51,7 +51,7 @@ pub fn attribute(claims: &[ShareSignals], whole: DeviceTotals) -> Vec<BoardTenan
     if let [only] = &merged[..] {
         return vec![BoardTenant { workload: only.workload.clone(), share: None, method: None }];
     }
-    // If nobody computes, time does not show who the idle GPU is kept for.
+    // If no process computes, utilisation does not show which workload holds the idle GPU.
     if let Some(used) = every(&merged, |claim| claim.utilization_ratio.filter(|ratio| *ratio >= 0.0)) {
         let total = used.iter().sum::<f64>() + whole.others_utilization_ratio.max(0.0);
         if total > 0.0 {

@@ -35,7 +35,7 @@ impl EventSink {
         }
     }
 
-    /// Hands a sample over. An impossible one is refused and counted: nobody downstream would take it.
+    /// Offers a sample. An impossible one is refused and counted, since no reader would accept it.
     pub fn telemetry(&self, kind: &'static str, event: &GpuTelemetry) -> Result<(), DecodeError> {
         self.count(kind);
         if let Err(refusal) = event.check() {
@@ -66,14 +66,14 @@ impl EventSink {
         Ok(())
     }
 
-    /// Hands over who holds a node's GPUs. What nobody downstream would take is refused and counted.
+    /// Offers the holders of a node's GPUs. An event that no reader would accept is refused and counted.
     pub fn holders(&self, kind: &'static str, event: &DeviceHolders) -> Result<(), DecodeError> {
         self.count(kind);
         if let Err(refusal) = event.check() {
             self.metrics.drop_events("refused", 1);
             return Err(refusal);
         }
-        // Not among what is given up last: it is published again within a minute.
+        // It may be dropped under pressure, since it is published again within a minute.
         self.offer(&self.holders, EventType::DeviceHolders, &event.node, &event.node, event.time, false, event, kind);
         Ok(())
     }
@@ -135,14 +135,14 @@ pub(crate) mod tests {
     use super::*;
     use crate::buffer::{BufferLimits, TakeOutcome};
 
-    /// An outlet and the buffer behind it.
+    /// Returns an outlet and the buffer behind it.
     pub(crate) fn outlet() -> (EventSink, Arc<EventBuffer>, CollectorMetrics) {
         let buffer = Arc::new(EventBuffer::new(BufferLimits { events: 100_000, bytes: 1 << 26 }));
         let metrics = CollectorMetrics::new(&eadt_service::MetricsRegistry::default());
         (EventSink::new(buffer.clone(), metrics.clone(), "host 1", "eadt."), buffer, metrics)
     }
 
-    /// Everything in the buffer.
+    /// Returns everything in the buffer.
     pub(crate) fn drain(buffer: &EventBuffer) -> Vec<ProducerRecord> {
         std::iter::from_fn(|| match buffer.take(Duration::ZERO, Duration::ZERO) {
             TakeOutcome::Event(event) => Some(event),

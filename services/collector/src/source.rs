@@ -28,8 +28,8 @@ impl SourceError {
 pub trait CollectorSource: Send + fmt::Debug {
     /// Returns the source's task.
     fn task(&self) -> &'static TaskEntry;
-    /// Takes hold of what it needs (a port, a library), so that what is missing is an error at start.
+    /// Opens its resources (a port, a library), so that a missing one is an error at start.
     fn open(&mut self) -> BoxFuture<'_, Result<(), SourceError>>;
-    /// Delivers until `shutdown`, then marks the end of what it delivered and returns.
+    /// Delivers until `shutdown`, then marks the end of the delivered data and returns.
     fn run(self: Box<Self>, shutdown: Shutdown) -> BoxFuture<'static, Result<(), SourceError>>;
 }

@@ -1,4 +1,4 @@
-//! Real answers of dcgm-exporter, made by others; skipped where they are not at hand.
+//! Real answers of dcgm-exporter, made by others; skipped if they are not at hand.
 
 use eadt_collector::dcgm::{AttributionRules, SkipCounts, read};
 use eadt_testing::shared_data;

@@ -19,8 +19,8 @@ use eadt_schemas::v1::{PodName, ShareMethod};
 use fake::FakeKubelet;
 use support::{Running, start, start_with};
 
-/// Workload, share and method of the last event of each stay. What was nobody's before all of it was somebody's goes on for a
-/// while, with a share of 0, and is left out.
+/// Returns workload, share and method of the last event of each stay. An unattributed part that has become 0 continues for a
+/// while with a share of 0, and is left out.
 fn stays(events: &[GpuTelemetry], device: &str) -> BTreeSet<(Option<String>, u32, Option<&'static str>)> {
     let newest = events.iter().filter(|e| e.device == device && !e.last).map(|e| e.time).max();
     let of = events.iter().filter(|e| e.device == device && !e.last && Some(e.time) == newest);
@@ -38,7 +38,7 @@ fn stays(events: &[GpuTelemetry], device: &str) -> BTreeSet<(Option<String>, u32
     .collect()
 }
 
-/// A collector of these GPUs that asks this kubelet.
+/// Returns a collector of these GPUs that asks this kubelet.
 fn started(fake: &FakeLibrary, kubelet: &FakeKubelet, folder: &Path) -> Running {
     start(&settings(fake, kubelet, folder))
 }
@@ -193,16 +193,16 @@ async fn a_gpu_that_is_shared_by_time_is_cut_by_what_each_pods_processes_use() {
         settings(&fake, &kubelet, folder.path()) + &format!("api_server = true\nprocess_directory = \"{directory}\"\n");
     let running = start_with(&settings, Some(Arc::new(Uids(BTreeMap::from([("llama", first), ("eval", second)])))));
     let part = |name: Option<&str>, thousandths| (name.map(str::to_owned), thousandths, Some("processes"));
-    // The process of no pod is nobody's.
+    // A process outside of pods is unattributed.
     let used = BTreeSet::from([part(Some("team/llama"), 600), part(Some("team/eval"), 200), part(None, 200)]);
     running.until("what they use", |events| stays(events, "GPU-fake-1") == used).await;
 
-    // Who computes alone has all of it; whoever else holds the GPU has nothing of it meanwhile.
+    // A workload that alone computes gets all of it; other holders of the GPU get nothing meanwhile.
     fake.set("1 sm_77 30\n");
     let used = BTreeSet::from([part(Some("team/llama"), 0), part(Some("team/eval"), 1000)]);
     running.until("one is idle", |events| stays(events, "GPU-fake-1") == used).await;
 
-    // Nobody computes: it is kept for both.
+    // No process computes: the GPU counts for both.
     fake.set("");
     let equal = |name: Option<&str>, thousandths| (name.map(str::to_owned), thousandths, Some("equal"));
     let both = BTreeSet::from([equal(Some("team/llama"), 500), equal(Some("team/eval"), 500)]);

@@ -10,7 +10,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::latest::{GpuTelemetry, Meter, Origin};
 use support::{Running, start};
 
-/// A collector of the library's GPUs, some of which have workloads.
+/// Returns a collector of the library's GPUs, some of which have workloads.
 fn start_on(fake: &FakeLibrary, more: &str) -> Running {
     start(&format!(
         "{}\n[progress]\nenabled = false\n[nvml]\nenabled = true\nlibrary_path = \"{}\"\n{more}",
@@ -43,7 +43,7 @@ async fn until_more(running: &Running, devices: &[&str], samples: usize) {
     running.until(&format!("{samples} more samples of each of {devices:?}"), all).await;
 }
 
-/// The middle one of what the counter shows beyond 250 W since `start`.
+/// Returns the median of the counter's power above 250 W since `start`.
 fn median_excess(counted: &[(EventTime, f64)], start: EventTime) -> f64 {
     let mut excess: Vec<_> = counted.iter().map(|(time, joules)| joules - 250.0 * time.seconds_since(start)).collect();
     excess.sort_by(f64::total_cmp);
@@ -163,7 +163,7 @@ async fn one_hanging_gpu_stops_nobody_else_and_invents_nothing() {
     fake.set("2 hang 1\n");
     running.until("it is stuck", |_| running.metric(stuck) == Some(1.0) && running.metric(up) == Some(0.0)).await;
     let stuck_at = Instant::now();
-    // What it sent before is on its way to the log.
+    // Its earlier samples are on their way to the log.
     until_more(&running, &others, 2).await;
     let before = of(&running.bus.telemetry(), "GPU-fake-2").len();
     let missed_before = running.metric(missed).unwrap_or_default();
@@ -223,7 +223,7 @@ async fn a_gpu_that_hangs_or_is_lost_at_start_joins_later() {
     // The second failure is not of the sample in whose middle it began.
     let down = |_: &[GpuTelemetry]| ["GPU-fake-0", "GPU-fake-3"].iter().all(|device| up(device) == Some(0.0)) && failed() > 1.0;
     running.until("none of the three can be read", down).await;
-    // What they sent before is on its way to the log.
+    // Their earlier samples are on their way to the log.
     until_more(&running, &["GPU-fake-1"], 2).await;
     let counts = |running: &Running| {
         let events = running.bus.telemetry();

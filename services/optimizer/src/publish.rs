@@ -1,4 +1,4 @@
-//! Models on the bus: read what is in force, write what is new to every partition.
+//! Reads the models in force from the bus, and writes new ones to every partition.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ const TIMEOUT: Duration = Duration::from_mins(1);
 /// Limit of unacknowledged bytes.
 const BUFFER_BYTES: usize = 4 << 20;
 
-/// The models topic, and what each of its partitions has.
+/// The models topic, and the models in each of its partitions.
 pub(crate) struct PublishedModels {
     topic: Arc<str>,
     /// Models in the log, by partition and name.
@@ -68,7 +68,7 @@ impl PublishedModels {
         newest
     }
 
-    /// Writes `new`, and what an interrupted run left out: afterwards every partition has the same models.
+    /// Writes `new`, and the models that an interrupted run left out: afterwards every partition has the same models.
     pub(crate) fn write(&self, bus: &dyn Bus, new: &[Model]) -> Result<usize, OptimizerError> {
         let mut wanted = self.in_force();
         wanted.extend(new.iter().map(|model| (model.name.clone(), model.clone())));

@@ -1,4 +1,4 @@
-//! What is learned, what is refused, and that every partition gets it once.
+//! Tests learned and refused models, and that every partition gets each once.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,7 +24,8 @@ fn minute(n: usize) -> EventTime {
     EventTime::from_micros(1_767_225_600_000_000 + n as i64 * 60_000_000)
 }
 
-/// Windows of a job whose caps walk between 200 and 390 W; the rate follows 3·(P − 90)^0.6, power follows activity and clock.
+/// Returns windows of a job whose caps walk between 200 and 390 W; the rate follows 3·(P − 90)^0.6, power follows activity
+/// and clock.
 fn windows(count: usize, from: usize, scale: f64, seed: u64) -> Vec<EfficiencyWindow> {
     let mut chance = Pcg64::seed_from_u64(seed);
     (from..from + count)
@@ -177,7 +178,7 @@ fn rows(archive: &Path, windows: &[EfficiencyWindow], from: i64) {
     writer.roll_all().unwrap();
 }
 
-/// All model records, by partition.
+/// Returns all model records, by partition.
 fn published(bus: &EmbeddedLog, partitions: i32) -> Vec<Vec<Model>> {
     let at = |p| TopicPartition::new("eadt.models.v1", p);
     let mut found = vec![Vec::new(); partitions as usize];

@@ -52,8 +52,8 @@ fn window(workload: &str, at: i64, share: u32, samples_per_second: f64, watts: f
     }
 }
 
-/// The windows that such measurements would have left: each job alone at some shares, then so many of the pairs, one after the
-/// other.
+/// Returns the windows that such measurements would have left: each job alone at some shares, then so many of the pairs, one
+/// after the other.
 fn windows(measured: &GpuMeasurements, pairs: usize) -> Vec<EfficiencyWindow> {
     windows_of(measured, 5 * pairs)
 }
@@ -145,7 +145,7 @@ fn what_jobs_do_to_each_other_is_learned_and_beats_adding_up() {
     }
 }
 
-/// From what twenty pairs did at two partitions, as they are left by the controller: what it makes of the pairs that nobody saw.
+/// Learns from twenty pairs at two partitions, as the controller leaves them, and predicts pairs that were not measured.
 #[test]
 fn few_pairs_are_enough_to_choose_better_for_others_than_adding_up() {
     let mean = ChoiceSettings { risk_quantile: None, gain_min_ratio: 0.02, ..ChoiceSettings::default() };
@@ -261,7 +261,7 @@ fn a_version_stays_until_a_better_one_is_there() {
         better.metrics
     );
     assert_eq!(better.model.unwrap().version, "2");
-    // A version in another form is in nobody's way.
+    // A version in another format is ignored.
     let mut foreign = present.clone();
     for model in foreign.values_mut() {
         model.parameters["format"] = "eadt.partition-model.v9".into();
@@ -270,7 +270,7 @@ fn a_version_stays_until_a_better_one_is_there() {
     assert_eq!((anew.verdict, anew.model.unwrap().version.as_str()), (ModelVerdict::Publish, "2"), "{}", anew.reason);
 }
 
-/// Where jobs do nothing to each other, adding up is right, and a model that is no better is not published.
+/// If jobs do nothing to each other, adding up is right, and a model that is no better is not published.
 #[test]
 fn adding_up_stays_where_it_is_as_good() {
     let measured = measured(1);
@@ -309,7 +309,7 @@ fn insufficient_data_give_a_reason() {
         few.reason
     );
 
-    // Who was never alone is not known alone.
+    // A workload that never ran alone has no measurements alone.
     let together: Vec<_> = windows(&measured, 12).into_iter().filter(|window| window.tenants.is_some()).collect();
     let unknown = first(&measured, together);
     assert!(
@@ -318,7 +318,7 @@ fn insufficient_data_give_a_reason() {
         unknown.reason
     );
 
-    // Windows without use are counted: the other job's is missing, somebody holds the power down, shares that are more than
+    // Windows without use are counted: the other job's is missing, the power is capped from outside, shares that are more than
     // the GPU.
     let spoilt = |spoil: &dyn Fn(&mut Vec<EfficiencyWindow>)| {
         let mut all = windows(&measured, 12);

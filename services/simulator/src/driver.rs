@@ -205,7 +205,7 @@ impl<'a> DriverSession<'a> {
         let expected = inputs.iter().map(&partitions).sum::<Result<i32, _>>()? as usize;
         let state_partition = partition_for_key(records::STATE_KEY.as_bytes(), partitions(&topics.state)?);
 
-        // Joining fences an older driver, so that what is read from here on is final.
+        // Joining fences an older driver, so that records read from here on are final.
         let mut member = bus.member(MemberOptions {
             group: settings.group.clone(),
             membership: Membership::Transactional(settings.instance.clone()),
@@ -284,7 +284,7 @@ impl<'a> DriverSession<'a> {
                 let pending = self.state.gate.pending_answers(&self.driver.rules, &self.state.cluster.managed(), now);
                 self.metrics.pending_answers.set(pending.len() as i64);
                 if let Some(first) = pending.first() {
-                    // Events that wait for an answer must be visible to those who owe it.
+                    // Events that wait for an answer must be visible to the services that give it.
                     if self.changed {
                         self.commit()?;
                     }
@@ -317,7 +317,7 @@ impl<'a> DriverSession<'a> {
         }
     }
 
-    /// Reads what was answered.
+    /// Reads the answers.
     fn poll_answers(&mut self, wait: Duration) -> Result<(), SimulatorError> {
         let mut polled = Vec::new();
         self.member.poll(1000, wait, &mut polled)?;
@@ -330,7 +330,7 @@ impl<'a> DriverSession<'a> {
                 }
                 PollEvent::Batch(_) | PollEvent::End { .. } => {}
                 PollEvent::Assigned(parts) | PollEvent::Revoked(parts) | PollEvent::Lost(parts) => {
-                    // New partitions, or somebody else in the group: begin anew with what then is ours.
+                    // New partitions, or another member in the group: restart with the partitions assigned then.
                     let what = format!("simulating as group {}", self.driver.settings.group);
                     return Err(BusError::new(Remedy::Restart, what, format!("{} partitions moved", parts.len())).into());
                 }
@@ -402,8 +402,8 @@ impl<'a> DriverSession<'a> {
         (allowed.min(stop).max(due), Duration::ZERO)
     }
 
-    /// Simulates up to `to`. An event that its readers would refuse is an error: simulated time would wait for ever for what
-    /// nobody can answer.
+    /// Simulates up to `to`. An event that its readers would refuse is an error: simulated time would wait for ever for an
+    /// answer.
     fn advance(&mut self, to: EventTime) -> Result<(), SimulatorError> {
         let DriverState { cluster, gate } = &mut self.state;
         gate.close_due_windows(&self.driver.rules, &cluster.managed(), cluster.now());

@@ -1,4 +1,4 @@
-//! Simulated GPUs under the workloads of a real cluster: what they draw follows what that cluster really runs.
+//! Simulates the GPUs under the workloads of a real cluster: their power follows the pods that the cluster really runs.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -52,7 +52,7 @@ impl GateTiming {
         EventTime::from_micros((time.micros().div_euclid(self.window_micros) + 1) * self.window_micros)
     }
 
-    /// Returns the first moment of effect that is not before `time`, where `time` lies between a window's end and it. Nothing
+    /// Returns the first moment of effect that is not before `time`, if `time` lies between a window's end and it. Nothing
     /// closes at `start`, where the simulation begins.
     pub fn align_to_effect(&self, time: EventTime, start: EventTime) -> EventTime {
         let edge = time.micros().div_euclid(self.window_micros) * self.window_micros;
@@ -131,7 +131,7 @@ impl TimeGate {
         Self { workloads: workloads.into_iter().map(|(name, opted_in)| (name, watched(opted_in))).collect() }
     }
 
-    /// Notes what was reported.
+    /// Records a simulated event.
     pub fn on_event(&mut self, rules: &GateTiming, event: &SimulatedEvent) {
         let (workload, source, time, last) = match event {
             SimulatedEvent::Telemetry(t) => (t.workload.as_deref(), t.device.as_str(), t.time, t.last),
@@ -351,7 +351,7 @@ mod tests {
         device(&mut gate, "g", 70..130);
         decide(&mut gate, 120, ControllerAction::Maintain);
         assert_eq!(owed(&gate, 130), []);
-        // What is done with is forgotten.
+        // Completed decisions are forgotten.
         gate.close_due_windows(&rules(), &[], at(130));
         assert!(gate.workloads[W].decisions.is_empty() && gate.workloads[W].outcomes.is_empty());
     }

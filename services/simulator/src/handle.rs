@@ -70,7 +70,7 @@ pub(crate) struct CommittedView {
     pub now: EventTime,
     pub managed: Vec<ManagedWorkload>,
     pub approved: Vec<ApprovedDecision>,
-    /// `None`: the gate is off.
+    /// `None` if the gate is off.
     pub decision_horizons: Option<BTreeMap<String, DecisionHorizon>>,
 }
 

@@ -14,7 +14,7 @@ const SOURCE: &str = "/simulator";
 /// Key of the state record.
 pub const STATE_KEY: &str = "simulator";
 
-/// Returns a reported event. Key: the workload, or the device where it has none.
+/// Returns a reported event. Key: the workload, or the device if it has none.
 pub fn event(telemetry: &Arc<str>, progress: &Arc<str>, event: &SimulatedEvent) -> ProducerRecord {
     match event {
         SimulatedEvent::Telemetry(t) => {
@@ -80,7 +80,7 @@ pub enum StateReadError {
     Newer(u8),
 }
 
-/// Puts the newest state together from the newest value of each key. `None`: there is none.
+/// Puts the newest state together from the newest value of each key. `None` if there is none.
 pub fn whole_state(values: &BTreeMap<Bytes, Bytes>) -> Result<Option<Bytes>, StateReadError> {
     let Some(head) = values.get(STATE_KEY.as_bytes()) else { return Ok(None) };
     match head.first() {

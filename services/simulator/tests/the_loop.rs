@@ -131,7 +131,7 @@ fn the_same_seed_gives_the_same_bytes_however_often_it_is_stopped_and_started() 
     assert!(history(&log) != expected, "another seed is another history");
 }
 
-/// Everything dies at once, at any moment: what is there afterwards is what an undisturbed run leaves.
+/// Checks that after a kill of all processes at any moment, the final state is that of an undisturbed run.
 #[test]
 fn killed_at_any_moment_it_goes_on_without_a_trace() {
     let whole = tempdir();
@@ -139,7 +139,8 @@ fn killed_at_any_moment_it_goes_on_without_a_trace() {
     assert!(process(whole.path()).status().unwrap().success());
     let undisturbed = begun.elapsed();
     let expected = history(&common::open(whole.path(), &SimClock::new(at(0.0))));
-    // Whoever is done before it was killed often enough, as this host has become faster, is killed sooner in another folder.
+    // A run that ends before it was killed often enough, since this host has become faster, is killed sooner in another
+    // folder.
     let mut kills = 0;
     for story in 1..=10 {
         let killed = tempdir();
@@ -153,7 +154,7 @@ fn killed_at_any_moment_it_goes_on_without_a_trace() {
     panic!("it was killed {kills} times only");
 }
 
-/// How often it was killed before it came to its end; in later stories sooner.
+/// Returns how often it was killed before it came to its end; in later stories sooner.
 fn kill_until_it_ends(dir: &std::path::Path, undisturbed: Duration, story: u32) -> u32 {
     let marks = tempdir();
     let mark = marks.path().join("mark");
@@ -218,12 +219,12 @@ fn another_scenario_in_the_same_folder_is_refused() {
     assert!(matches!(error, SimulatorError::OtherScenario { .. }), "{error}");
 }
 
-/// The sample of the state's first form; `EADT_WRITE_STATE_SAMPLE=1` writes it where it is missing, and never changes it.
+/// The sample of the state's first form; `EADT_WRITE_STATE_SAMPLE=1` writes it if it is missing, and never changes it.
 const STATE_SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/state/v1.json");
 /// When it was taken.
 const SAMPLED: f64 = 550.0;
 
-/// A job that shares the GPUs of another one and was away, and one of every fault, some of them going on.
+/// Returns a job that shares the GPUs of another one and was away, and one of every fault, some of them going on.
 fn eventful() -> Scenario {
     let mut scenario = Scenario::default();
     let of = |name: &str| scenario.workloads.iter().find(|workload| workload.name == name).unwrap();
@@ -287,7 +288,7 @@ fn state_that_was_ever_written_is_read_and_the_simulation_goes_on_from_it() {
     for same in ["scenario", "start"] {
         assert_eq!(after["cluster"][same], before["cluster"][same], "{same}");
     }
-    // The rollout that was under way has come to its end, and nobody begins anew.
+    // The running rollout has ended, and no new one begins.
     let generations = |of: &serde_json::Value| -> Vec<u64> {
         let workloads = of["cluster"]["workloads"].as_array().unwrap().iter();
         workloads.map(|workload| workload["managed"]["state"]["generation"].as_u64().unwrap()).collect()

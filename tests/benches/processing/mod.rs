@@ -110,7 +110,7 @@ pub fn archive(bus: Arc<dyn Bus>, prefix: &str, group: &str, events: u64, place:
     shutdown.cancel();
     thread.join().map_err(|_| "the archiver panicked")??;
     let rows = total(&metrics.text(), "eadt_archiver_rows_total");
-    // What the processor wrote into these topics comes on top.
+    // The processor's own outputs in these topics come on top.
     assert!(rows >= expected, "{rows} rows of {expected}: {}", metrics.text());
     Ok(())
 }

@@ -6,11 +6,11 @@ use anyhow::Result;
 
 use crate::part::Part;
 
-/// What it has where it is not full.
+/// Its size if it is not full.
 const BYTES: u64 = 256 << 20;
 
-/// A file system of its own where this process may mount one, which then is full as any is. Elsewhere files that may not grow: what
-/// is written fails at the same places, with another error.
+/// A file system of its own if this process may mount one, which then is full as any is. Elsewhere files that may not grow:
+/// what is written fails at the same places, with another error.
 #[derive(Debug)]
 pub struct Disk {
     mounted: Option<eadt_testing::Disk>,
@@ -33,7 +33,8 @@ impl Disk {
         self.mounted.is_some()
     }
 
-    /// From now on this process can write so many bytes more, rounded up to pages, where the disk is mounted; where it is not, to each of its files.
+    /// From now on this process can write so many bytes more, rounded up to pages, if the disk is mounted; if it is not, to
+    /// each of its files.
     pub fn fill_but(&self, bytes: u64, part: &Part) -> Result<()> {
         let Some(disk) = &self.mounted else { return part.limit_files(Some(bytes)) };
         // Written meanwhile it may have less room than it needs for what it holds, which is refused.

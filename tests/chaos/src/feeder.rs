@@ -90,7 +90,7 @@ impl Feeder {
                 count.fetch_add(1, Ordering::SeqCst);
                 std::thread::sleep(pace);
             }
-            // What happened before the end is in the log before anybody ends.
+            // Earlier events are in the log before any end.
             ensure!(producer.flush(FLUSH)?, "records were not acknowledged");
             if silent.load(Ordering::SeqCst) {
                 return Ok(story);
@@ -114,7 +114,7 @@ impl Feeder {
         self.finish()
     }
 
-    /// Ends the story; returns what was sent.
+    /// Ends the story; returns the sent events.
     pub fn finish(self) -> Result<Story> {
         self.stop.store(true, Ordering::SeqCst);
         self.thread.join().map_err(|_| anyhow!("the feeder panicked"))?

@@ -88,7 +88,7 @@ pub struct Task {
     /// Empty for an agent that follows a file, and for an embedded log.
     pub brokers: String,
     pub properties: BTreeMap<String, String>,
-    /// By what it reads from them.
+    /// The path by which it reads from them.
     pub fetch: FetchPath,
     pub prefix: String,
     pub service: Service,
@@ -96,7 +96,7 @@ pub struct Task {
     pub clock_ahead_seconds: i64,
 }
 
-/// What is to happen to a process.
+/// Faults of a process.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
     /// A promise that is switched off.
@@ -105,7 +105,7 @@ pub struct Faults {
     pub wait: Option<(&'static str, u64)>,
     /// It plays the next minor version of itself.
     pub next: bool,
-    /// Large pieces of memory go back to the system when they are freed, so that what it holds is what it uses.
+    /// Large pieces of memory go back to the system when they are freed, so that resident memory is used memory.
     pub returns_memory: bool,
 }
 
@@ -157,7 +157,8 @@ impl Part {
             }
         }
         let appending = |path: &Path| File::options().append(true).create(true).open(path);
-        // What sh starts ignores the signal for a limit on files, so that a write fails as it does on a full disk.
+        // Programs started by this shell ignore the signal for a limit on files, so that a write fails as it does on a full
+        // disk.
         let mut command = Command::new("sh");
         command.args(["-c", r#"trap '' XFSZ; exec "$0" "$@""#]).arg(program()?).arg(task_file);
         command.stdin(Stdio::null()).stdout(File::create(&out)?).stderr(Stdio::piped());
@@ -175,7 +176,7 @@ impl Part {
             command.env(WAIT, format!("{phase}:{number}:{}", mark.display()));
         }
         let mut child = command.spawn().context("starting chaos-part")?;
-        // Not written by the process itself, whose disk may be full.
+        // This process writes the log: the disk of the child may be full.
         let mut writes = None;
         if let Some(mut stderr) = child.stderr.take() {
             let mut log = appending(&log)?;
@@ -193,7 +194,7 @@ impl Part {
         self.mark.exists()
     }
 
-    /// Waits for the phase; an error where the process ends before.
+    /// Waits for the phase; an error if the process ends before.
     pub fn await_phase(&mut self, limit: Duration) -> Result<()> {
         let begun = Instant::now();
         while !self.has_reached() {
@@ -231,20 +232,20 @@ impl Part {
         self.kill_printed().map(drop)
     }
 
-    /// The same; what it had printed by then.
+    /// The same; returns its output until then.
     pub fn kill_printed(mut self) -> Result<String> {
         self.stop_at_once()?;
         self.printed()
     }
 
-    /// The same, where another one takes its place.
+    /// The same, if another one takes its place.
     pub fn stop_at_once(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
     }
 
-    /// What it has printed so far.
+    /// Returns its output so far.
     pub fn printed(&self) -> Result<String> {
         Ok(fs::read_to_string(&self.out)?)
     }
@@ -261,9 +262,9 @@ impl Part {
         Ok(())
     }
 
-    /// Whether it has ended for what looked like another process of its name. It ends, since going on would fence the other one, if
-    /// there is one. There is none where the broker took its joining and was killed before it could answer; its supervisor starts
-    /// it again.
+    /// Whether it has ended for what looked like another process of its name. It ends, since going on would fence the other
+    /// one, if there is one. There is none if the broker took its joining and was killed before it could answer; its supervisor
+    /// starts it again.
     pub fn was_fenced(&mut self) -> Result<bool> {
         Ok(self.ended()?.is_some() && self.tail().contains("a newer member of the same instance has taken over"))
     }
@@ -276,7 +277,7 @@ impl Part {
         self.printed()
     }
 
-    /// SIGTERM, once it listens to that: who is only just starting would end of it like anybody.
+    /// Sends SIGTERM once the process handles it: at its very start, it would be killed by the signal.
     pub fn ask_to_end(&self) -> Result<()> {
         let begun = Instant::now();
         while self.hears_term() == Some(false) && begun.elapsed() < STARTS {

@@ -1,6 +1,6 @@
 //! A proxy between clients and one broker that knows where Kafka's requests begin and end, so that chosen ones can be kept back.
 //!
-//! The broker advertises the proxy's port on a listener of its own; brokers and everybody who is no victim use the other one.
+//! The broker advertises the proxy's port on a listener of its own; brokers and all other clients use the other one.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -21,10 +21,10 @@ pub enum Request {
     TxnOffsetCommit = 28,
 }
 
-/// What to do with the next request of a kind.
+/// Treatment of the next request of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// The network is slow: it arrives after so long, whatever became of its sender.
+    /// The network is slow: it arrives after so long, even if its sender is gone.
     Delay(Duration),
     /// It is kept back, and its connection is lost. [`Proxy::deliver`] sends it on, behind whatever was sent meanwhile.
     Hold,
@@ -57,7 +57,7 @@ impl Proxy {
         let port = listener.local_addr()?.port();
         let state = Arc::new(Mutex::new(State::default()));
         let shared = Arc::clone(&state);
-        // Ends with the process: whoever connects later finds the broker gone and is cut off.
+        // Ends with the process: later clients find the broker gone and are cut off.
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 if let Ok(broker) = TcpStream::connect(upstream) {

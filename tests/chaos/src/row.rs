@@ -1,4 +1,4 @@
-//! What a row of the table is, and what a run of it found.
+//! Rows of the table, and the findings of their runs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -24,7 +24,7 @@ pub struct Row {
     pub name: &'static str,
     pub fault: &'static str,
     pub promise: &'static str,
-    /// What is switched off to see that the fault bites.
+    /// The mitigation that is switched off to prove that the fault bites.
     pub without: &'static str,
     /// Rounds of a full run, of a batch of them (after which a run can be resumed), and of the short run of the tests.
     pub full: u32,
@@ -49,7 +49,7 @@ pub struct Words {
     pub without: String,
 }
 
-/// What was found; outcomes of batches add up.
+/// Findings; outcomes of batches add up.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     pub rounds: u32,
@@ -85,7 +85,7 @@ impl Outcome {
         self.examples.truncate(5);
     }
 
-    /// Something that must hold; a violation where it does not.
+    /// Something that must hold; a violation if it does not.
     pub fn check(&mut self, holds: bool, example: impl FnOnce() -> String) {
         self.compared += 1;
         if !holds {
@@ -137,7 +137,7 @@ impl Outcome {
         }
     }
 
-    /// With what `other` found in another part of the row. Switched off, each part must fail: nothing counts where one does not.
+    /// With what `other` found in another part of the row. Switched off, each part must fail: nothing counts if one does not.
     #[must_use]
     pub fn with(mut self, other: Self, part: &str, bites: bool) -> Self {
         let is_dull = bites && (self.violations() == 0 || other.violations() == 0);

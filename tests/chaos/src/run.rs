@@ -18,15 +18,15 @@ pub struct Options {
     /// Rounds of each row; `None`: as many as a full run has.
     pub rounds: Option<u32>,
     pub seed: u64,
-    /// What was found is kept here after every batch.
+    /// File for the findings, written after every batch.
     pub state: Option<PathBuf>,
-    /// Go on from what is kept.
+    /// Resume from the kept state.
     pub resume: bool,
-    /// Add to rows of other builds, too, where these have the same text; without it they begin anew.
+    /// Add to rows of other builds, too, if these have the same text; without it they begin anew.
     pub across_builds: bool,
 }
 
-/// What a row found.
+/// Findings of a row.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Found {
     pub with: Outcome,
@@ -38,7 +38,7 @@ pub struct Found {
     /// With what, and where, of every run that added to it.
     #[serde(default)]
     pub surroundings: BTreeSet<Surroundings>,
-    /// The row's text when it was run. `None` where that was not kept.
+    /// The row's text when it was run. `None` if that was not kept.
     #[serde(default)]
     pub words: Option<Words>,
 }
@@ -49,7 +49,7 @@ impl Found {
         self.complete && self.with.violations() == 0 && self.without.violations() > 0
     }
 
-    /// What the figures are about: the row's text when it was run, or today's where that was not kept.
+    /// Returns the text of the row: the one of its run, or today's if that was not kept.
     pub fn words(&self, row: &Row) -> Words {
         self.words.clone().unwrap_or_else(|| row.words())
     }
@@ -93,7 +93,7 @@ fn begins_anew(row: &Row, found: &Found, here: &Surroundings, across_builds: boo
     Some(format!("what is kept of it is of EADT {of}, and this is {is} (--across-builds adds to it all the same)"))
 }
 
-/// What is kept between runs.
+/// State that is kept between runs.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct State {
     pub seed: u64,
@@ -101,19 +101,19 @@ pub struct State {
 }
 
 impl State {
-    /// What was kept there.
+    /// Reads the kept findings.
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = fs::read(path).with_context(|| format!("no run is kept in {}", path.display()))?;
         serde_json::from_slice(&bytes).with_context(|| format!("{} is not a kept run", path.display()))
     }
 
-    /// The same; `None` where there is no file.
+    /// The same; `None` if there is no file.
     pub fn read_if_there(path: &Path) -> Result<Option<Self>> {
         path.exists().then(|| Self::read(path)).transpose()
     }
 
-    /// The first row that was run from a tree with changes, and is not among those written already: nobody could repeat it, so that
-    /// no page may name it.
+    /// The first row that was run from a tree with changes, and is not among those written already: it could not be repeated,
+    /// so no page may name it.
     pub fn unrepeatable(&self, written: Option<&Self>) -> Option<&str> {
         let written = |name: &str| written.and_then(|written| written.rows.get(name));
         let is_new = |name: &str, found: &Found| !written(name).is_some_and(|written| found.is(written));
@@ -314,7 +314,7 @@ mod tests {
         let found = run(&[&first], &options).unwrap().rows["row"].clone();
         assert_eq!((found.words(&first), found.builds()), (first.words(), 1));
 
-        // Complete, it stays what it is; and where it is to go on, figures of another promise are not added to.
+        // Complete, it stays what it is; and if it is to go on, figures of another promise are not added to.
         let other = Row { promise: "more than p", ..first };
         let state = run(&[&other], &options).unwrap();
         assert_eq!(state.rows["row"], found);

@@ -58,7 +58,7 @@ impl Site {
         Self::start_on(None, &without_pods(), off)
     }
 
-    /// The same on a control plane that nobody else has, so that it, or a part of it, can be taken away.
+    /// Starts the same on a control plane of its own, so that it, or a part of it, can be stopped.
     pub fn alone(off: Option<&'static str>) -> Result<Self> {
         Self::alone_with(&without_pods(), off)
     }
@@ -91,7 +91,7 @@ impl Site {
         Ok(site)
     }
 
-    /// An actuator under a name, which is standby where one of another name leads.
+    /// An actuator under a name, which is standby if one of another name leads.
     pub fn actuator(&self, identity: &str, wait: Option<(&'static str, u64)>) -> Result<Part> {
         self.actuator_with(identity, wait, 0.0)
     }
@@ -127,7 +127,7 @@ impl Site {
         self.own.as_ref().unwrap_or_else(|| Kubernetes::shared())
     }
 
-    /// Waits until something is so; an error where the process ends before.
+    /// Waits until something is so; an error if the process ends before.
     pub fn wait(&self, part: &mut Part, what: &str, is_so: impl FnMut(&Part) -> Result<bool>) -> Result<Duration> {
         self.wait_within(LIMIT, part, what, is_so)
     }
@@ -159,7 +159,7 @@ impl Site {
         &self.namespace
     }
 
-    /// Who leads, by the Lease.
+    /// Returns the leader named in the Lease.
     pub fn leader(&self) -> Result<String> {
         let holder = ["-n", &*self.namespace, "get", "lease", "eadt-actuator", "-o", "jsonpath={.spec.holderIdentity}"];
         Ok(self.kubernetes().kubectl(&holder)?.trim().to_owned())
@@ -221,7 +221,7 @@ impl Site {
         Ok(())
     }
 
-    /// What became of a decision so far, in the order in which it was published.
+    /// Returns the outcomes of a decision so far, in the order in which they were published.
     pub fn became(&self, id: &str) -> Vec<ActuationOutcome> {
         let kept = self.log.kept();
         kept.actuations.get(id).into_iter().flatten().map(|actuation| actuation.outcome).collect()
@@ -258,7 +258,7 @@ impl Site {
     /// Judges decisions of which each was to be applied once, one after the other, from an object of this generation on, and the last of
     /// which asked for this percentage.
     pub fn judge(&self, outcome: &mut Outcome, ids: &[String], before: i64, percentage: u32) -> Result<()> {
-        // What is published twice may be published late.
+        // A repeated outcome may be published late.
         std::thread::sleep(Duration::from_secs(1));
         for id in ids {
             let became = self.became(id);
@@ -298,7 +298,7 @@ pub fn now() -> EventTime {
     EventTime::from_micros(since.as_micros() as i64)
 }
 
-/// What actuators published.
+/// Outputs of the actuators.
 #[derive(Debug, Default)]
 struct Kept {
     /// By the decision.
@@ -325,7 +325,7 @@ impl ActuatorLog {
         let thread = std::thread::spawn(move || {
             let mut polled = Vec::new();
             while !asked.load(Ordering::SeqCst) {
-                // What cannot be read now is read later.
+                // Unreadable records are read later.
                 drop(reader.poll(1000, Duration::from_millis(10), &mut polled));
                 let mut kept = lock(&keep);
                 for item in polled.drain(..) {

@@ -1,8 +1,8 @@
-//! What the sources send, second by second, and what must become of it.
+//! Events of the sources, second by second, and their required outputs.
 //!
-//! Times are event times: windows depend on them alone (`max_future` is off in these runs), so that what is expected does not
-//! depend on when anything happened. The model of windows and decisions below knows nothing of the code under test: counters
-//! are taken as lines between samples, cut at the windows' edges, and the matrix is the table of the paper.
+//! Times are event times: windows depend on them alone (`max_future` is off in these runs), so that the expected outputs do not
+//! depend on the times of the run. The model of windows and decisions below knows nothing of the code under test: counters are
+//! taken as lines between samples, cut at the windows' edges, and the matrix is the table of the paper.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -50,7 +50,7 @@ impl StoryEvent {
     }
 }
 
-/// What a window must hold, and what the matrix must answer.
+/// The required content of a window, and the matrix controller's answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expected {
     pub workload: String,
@@ -66,13 +66,13 @@ pub struct Expected {
 /// A counter as it was reported: seconds since the base, and the total then.
 type Line = Vec<(f64, f64)>;
 
-/// Who reports something of a workload.
+/// Reporter of a workload's events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reporter {
     Gpu(usize),
     /// The job's progress as a whole.
     Job,
-    /// One rank's progress, where each reports its own.
+    /// One rank's progress, if each reports its own.
     Rank(u32),
 }
 
@@ -98,7 +98,7 @@ pub struct Story {
     pub fallen_back: BTreeMap<usize, u64>,
     sources: Vec<Source>,
     workloads: Range<usize>,
-    /// What another story wants that was played beside this one.
+    /// Requirements of another story that was played beside this one.
     beside: Vec<Expected>,
     second: i64,
     ended: bool,
@@ -155,7 +155,7 @@ impl Story {
 
     fn layouts(&mut self) {
         for workload in self.workloads.clone() {
-            // Where all clocks of a workload are wrong, the one of who declares it is too.
+            // If all clocks of a workload are wrong, the one of who declares it is too.
             let skews = self.sources.iter().filter(|source| source.workload == workload).map(|source| source.skew);
             let skew = skews.reduce(f64::max).filter(|skew| *skew < 0.0).unwrap_or(0.0);
             let time = self.at(skew);
@@ -255,7 +255,7 @@ impl Story {
         self.events.extend(other.events);
     }
 
-    /// What must be there once all sources have ended.
+    /// Returns the required outputs once all sources have ended.
     pub fn expected(&self) -> Vec<Expected> {
         let mut expected = self.beside.clone();
         for workload in self.workloads.clone().filter(|workload| !self.impossible.contains(workload)) {
@@ -276,7 +276,7 @@ impl Story {
                     lines.iter().map(|line| cut(line, from, to)).fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1))
                 };
                 let ((joules, device_seconds), (samples, seconds)) = (sum(&energy), sum(&progress));
-                // A GPU that is there counts for the whole window, or to its end where others stay for longer.
+                // A GPU that is there counts for the whole window, or to its end if others stay for longer.
                 let last = |line: &Line| line.last().map_or(f64::NEG_INFINITY, |(time, _)| *time);
                 let some_stay = energy.iter().any(|line| last(line) >= to);
                 let there = energy.iter().filter(|line| line.first().is_some_and(|(time, _)| *time < to) && last(line) >= from);

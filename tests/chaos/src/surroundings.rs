@@ -1,4 +1,4 @@
-//! With what, and where, figures were found.
+//! Versions and machine with which figures were found.
 
 use std::process::Command;
 
@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 /// Parts and machine of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Surroundings {
-    /// Version, and the commit where git knows it, marked where the tree has changes beside it; and that the build was optimised, where
-    /// it was.
+    /// Version, and the commit if git knows it, marked where the tree has changes beside it; and that the build was optimised,
+    /// if it was.
     pub eadt: String,
     pub kafka: String,
     /// Empty in runs of before it was needed.
     #[serde(default)]
     pub kubernetes: String,
     pub librdkafka: String,
-    /// By what records were read: empty where librdkafka did that, too.
+    /// By what records were read: empty if librdkafka did that, too.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub fetch: String,
     pub java: String,
@@ -47,13 +47,13 @@ impl Surroundings {
 
 /// The description of a build with `CARGO_PROFILE_DEV_OPT_LEVEL`.
 const OPTIMISED: &str = if matches!(env!("EADT_CHAOS_OPT_LEVEL").as_bytes(), b"0") { "" } else { ", optimised" };
-/// What the commit is marked with where there are changes beside it.
+/// Mark of a commit with uncommitted changes.
 const CHANGED: &str = ", changed";
-/// What a run of the harness writes itself, from the root of the repository.
+/// Files that a run of the harness writes itself, from the root of the repository.
 const WRITTEN: [&str; 2] = ["docs/evidence/reliability.json", "docs/evidence/reliability.md"];
 
 impl Surroundings {
-    /// Whether no commit is what was run.
+    /// Returns whether the program was built from uncommitted changes.
     pub fn is_changed(&self) -> bool {
         self.eadt.contains(CHANGED)
     }
@@ -69,7 +69,7 @@ fn commit() -> Option<String> {
     Some(format!("{}{}", commit.trim(), if has_code(&changes) { CHANGED } else { "" }))
 }
 
-/// Whether a status by git names anything but what the harness writes.
+/// Returns whether git's status names files that the harness does not write.
 fn has_code(status: &str) -> bool {
     status.lines().any(|line| line.get(3..).is_none_or(|path| !WRITTEN.contains(&path)))
 }
@@ -80,7 +80,7 @@ fn output_of(program: &str, arguments: &[&str]) -> Option<String> {
     Some(String::from_utf8_lossy(if output.stdout.is_empty() { &output.stderr } else { &output.stdout }).into_owned())
 }
 
-/// What the binding was built with, as its version in the lock file lists behind its own.
+/// Returns the version of librdkafka in the binding, which the lock file lists behind the binding's own.
 fn librdkafka() -> String {
     let lock = include_str!("../../../Cargo.lock");
     let version = lock.split("name = \"rdkafka-sys\"\nversion = \"").nth(1).and_then(|rest| rest.split('"').next());

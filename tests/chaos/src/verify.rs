@@ -1,4 +1,4 @@
-//! What is in the log against what must be there.
+//! Compares the log with its required content.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use eadt_schemas::{EventTime, Topic};
 
 use crate::story::{BASE_SECONDS, Expected, Story, StoryEvent, WINDOW_SECONDS};
 
-/// What is wrong.
+/// Errors found.
 #[derive(Debug, Clone, Default)]
 pub struct Findings {
     pub lost: u64,
@@ -46,7 +46,7 @@ impl Findings {
     }
 }
 
-/// Where a partition ends; waits for a leader that is on its way.
+/// Returns the end of a partition; waits for a leader if there is none yet.
 pub fn high(bus: &dyn Bus, at: &TopicPartition, limit: Duration) -> Result<i64> {
     let begun = Instant::now();
     loop {
@@ -175,7 +175,7 @@ pub fn once(what: &str, wanted: &[OutputText], found: &[OutputText], findings: &
     findings.compared += wanted.len() as u64;
 }
 
-/// What the processor wrote.
+/// Outputs of the processor.
 #[derive(Debug, Default)]
 struct Written {
     windows: Vec<OutputText>,
@@ -213,7 +213,7 @@ impl Written {
         self.decisions.push(output);
     }
 
-    /// What is of these windows, by workload and begin.
+    /// Returns the outputs of these windows, by workload and begin.
     fn of(&self, these: impl Fn(&str, i64) -> bool) -> Self {
         let of = |all: &[OutputText]| all.iter().filter(|output| these(&output.workload, output.begin)).cloned().collect();
         let (mut by_begin, mut actions) = (self.by_begin.clone(), self.actions.clone());
@@ -243,7 +243,7 @@ pub fn processor_except(
     Ok(wanted.compare(&written, |workload, _| !is_left_out(workload)))
 }
 
-/// What must be there.
+/// Required outputs.
 #[derive(Debug)]
 struct Wanted {
     windows: Vec<OutputText>,
@@ -271,7 +271,7 @@ impl Wanted {
     }
 }
 
-/// A story as it is in the log. Where a broker dies before it has answered, its sender begins anew and sends again what it had
+/// A story as it is in the log. If a broker dies before it has answered, its sender begins anew and sends again what it had
 /// sent: then an event is there twice, and windows are to show it.
 struct Logged {
     events: Vec<StoryEvent>,
@@ -316,7 +316,7 @@ impl Logged {
     }
 }
 
-/// The same by the model alone, where what is written depends on when something was sent.
+/// The same by the model alone, if what is written depends on when something was sent.
 pub fn by_model(bus: &dyn Bus, prefix: &str, story: &Story, partitions: i32) -> Result<Findings> {
     let mut findings = Findings::default();
     let written = Written::read(bus, prefix, partitions)?;
@@ -368,7 +368,7 @@ mod tests {
     use super::*;
     use crate::part::processor_settings;
 
-    /// What was written where nothing happened.
+    /// Returns the outputs of a run without faults.
     fn written(story: &Story) -> Written {
         let (windows, decisions) = straight(&story.events, &processor_settings("").fold_settings(), 2);
         let mut written = Written::default();
@@ -432,7 +432,7 @@ mod tests {
         assert_eq!((findings.lost, findings.duplicated, findings.wrong), (1, 1, 1));
     }
 
-    /// What happens to windows that are judged apart excuses no other one.
+    /// Errors in windows that are judged separately do not excuse others.
     #[test]
     fn windows_that_are_judged_apart_are_left_out_and_no_others() {
         let story = story(1);

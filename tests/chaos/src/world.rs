@@ -44,10 +44,10 @@ pub struct World {
     pub bus: KafkaBus,
     pub prefix: String,
     pub dir: tempfile::TempDir,
-    /// What is switched off in every process that is started.
+    /// The mitigation that is switched off in every process started.
     pub off: Option<&'static str>,
     pub properties: BTreeMap<String, String>,
-    /// Whatever is started plays the next minor version of itself.
+    /// Every started process plays the next minor version of itself.
     pub next: std::cell::Cell<bool>,
     /// How far the clock of whatever is started is ahead of the machine's, in seconds.
     pub clock_ahead_seconds: std::cell::Cell<i64>,
@@ -161,7 +161,7 @@ impl World {
         Topic::PROCESSOR_INPUTS.iter().flat_map(|topic| -> Vec<_> { of(topic) }).collect()
     }
 
-    /// Where inputs begin and end now.
+    /// Returns the present begins and ends of inputs.
     fn ends(&self, inputs: &[TopicPartition]) -> Result<Vec<WatermarkOffsets>> {
         inputs.iter().map(|at| Ok(self.bus.watermarks(at)?)).collect()
     }
@@ -179,7 +179,7 @@ impl World {
         self.missing(&inputs, &self.ends(&inputs)?)
     }
 
-    /// Waits until everything that is in the inputs by now is folded, heartbeats of later left aside; false where that is not
+    /// Waits until everything that is in the inputs by now is folded, heartbeats of later left aside; false if that is not
     /// reached.
     pub fn await_folded(&self, limit: Duration) -> Result<bool> {
         let (begun, inputs) = (Instant::now(), self.inputs());
@@ -205,7 +205,7 @@ impl World {
         }
     }
 
-    /// What the processor made of a story that has ended, once it has folded all of it.
+    /// Compares the processor's outputs with a story that has ended, once it has folded all of it.
     pub fn judge(&self, story: &Story) -> Result<Findings> {
         verify::processor(&self.bus, &self.prefix, story, &self.settings().fold_settings(), PARTITIONS)
     }
@@ -318,7 +318,8 @@ pub fn runs(part: &mut Part) -> Result<()> {
     Ok(())
 }
 
-/// Starts a part again, counted, where it ended for what looked like another one of its name ([`Part::was_fenced`]); whether it did.
+/// Starts a part again, counted, if it ended for what looked like another one of its name ([`Part::was_fenced`]); whether it
+/// did.
 pub fn supervise(part: &mut Part, again: impl FnOnce() -> Result<Part>, outcome: &mut Outcome) -> Result<bool> {
     const FENCED: &str =
         "times that a lost answer to its joining looked like another process of its name, and its supervisor started it again";

@@ -17,9 +17,9 @@ fn longest_first() -> Vec<&'static Row> {
     let figures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/evidence/reliability.json");
     let kept = State::read(&figures).unwrap_or_else(|error| panic!("{error:#}"));
     let seconds = |row: &Row| {
-        // Where a round is nothing, the start is what takes time: a tenth of a batch.
+        // If a round is nothing, the start is what takes time: a tenth of a batch.
         let rounds = f64::from(row.short).max(f64::from(row.batch) / 10.0);
-        // Of what was never run at length nobody knows.
+        // Rows that never ran at length have no known duration.
         kept.rows.get(row.name).map_or(f64::INFINITY, |found| found.wall_seconds * rounds / f64::from(found.with.rounds))
     };
     let mut rows: Vec<&Row> = ROWS.iter().collect();
@@ -42,7 +42,7 @@ fn drawn() -> Vec<&'static Row> {
     rows
 }
 
-/// What is wrong with a row.
+/// Returns the errors of a row.
 fn wrong(row: &Row) -> Option<String> {
     let begun = Instant::now();
     let options = Options { rounds: Some(row.short), seed: 1, state: None, resume: false, across_builds: false };

@@ -1,4 +1,4 @@
-//! What may come from outside, as bytes: nothing of it makes a reader panic, and what is accepted is valid.
+//! Checks bytes from outside: no input makes a reader panic, and accepted inputs are valid.
 //!
 //! Each function is a target. `cargo xtask fuzz` looks for new inputs; the test of this crate runs the kept ones (`corpus/`).
 
@@ -31,7 +31,7 @@ use eadt_tune::{TuningRequest, points};
 use serde::Serialize;
 use serde_json::Value;
 
-/// What is done with an input.
+/// Processes an input.
 pub type Target = fn(&[u8]);
 
 /// The targets by their names.
@@ -119,8 +119,8 @@ pub fn imports(data: &[u8]) {
     }
 }
 
-/// What senders of progress give: bodies of `POST /v1/progress` and of Kubeflow's contract, tokens of service accounts; and the
-/// files that list who may send and whose GPUs are whose. The first byte selects one.
+/// Inputs from senders of progress: bodies of `POST /v1/progress` and of Kubeflow's contract, tokens of service accounts; and
+/// the files that list senders and assign GPUs. The first byte selects one.
 pub fn ingest(data: &[u8]) {
     let Some((what, body)) = data.split_first() else { return };
     let now = EventTime::from_seconds(1.7e9);
@@ -168,7 +168,7 @@ pub fn ingest(data: &[u8]) {
 
 const ANY: ClockSkewLimits = ClockSkewLimits { past: None, future: None };
 
-/// What the endpoint accepts is an event that its readers accept.
+/// Checks that an event accepted by the endpoint is accepted by its readers.
 fn sendable(event: &TrainingProgress) {
     let event = TrainingProgress { collector: "c".to_owned(), ..event.clone() };
     let written = serde_json::to_vec(&event).expect("an event that was read can be written");
@@ -177,7 +177,7 @@ fn sendable(event: &TrainingProgress) {
     }
 }
 
-/// What tenants of a cluster write: policies, and workloads with all that is noted on them. The first byte selects the kind.
+/// Objects that tenants of a cluster write: policies, and workloads with their annotations. The first byte selects the kind.
 pub fn objects(data: &[u8]) {
     let Some((kind, text)) = data.split_first() else { return };
     let Ok(object) = serde_json::from_slice::<Value>(text) else { return };

@@ -42,7 +42,7 @@ enum Change {
     Splice(f64, usize, f64, usize),
 }
 
-/// What readers stumble over.
+/// Texts that readers often fail on.
 const ODD: [&str; 16] = [
     "0",
     "-1",

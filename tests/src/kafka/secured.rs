@@ -1,5 +1,5 @@
-//! A broker that lets nobody in unknown: TLS everywhere, users by password (SCRAM or PLAIN) or by certificate, access lists that deny by
-//! default.
+//! A broker that refuses anonymous clients: TLS everywhere, users by password (SCRAM or PLAIN) or by certificate, access lists
+//! that deny by default.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -65,7 +65,7 @@ impl Authority {
         let (certificate_file, key_file) = (self.dir.join(format!("{name}.pem")), self.dir.join(format!("{name}.key")));
         fs::write(&certificate_file, certificate.pem())?;
         private(&key_file, &key.serialize_pem())?;
-        // What Java reads as a key store.
+        // A key store in Java's format.
         private(&self.dir.join(format!("{name}.store")), &format!("{}{}", key.serialize_pem(), certificate.pem()))?;
         Ok((certificate_file, key_file))
     }
@@ -158,7 +158,7 @@ impl SecuredKafka {
         Ok(file)
     }
 
-    /// How a user is known by password.
+    /// Returns the settings of a user with a password.
     pub fn user(&self, name: &str) -> SecuritySettings {
         SecuritySettings {
             protocol: SecurityProtocol::SaslSsl,
@@ -194,8 +194,8 @@ impl SecuredKafka {
         KafkaBus::connect(options.with_fetch(fetch_path())).context("connecting as the administrator")
     }
 
-    /// Of these rights, which are all that the user has, those that nothing that he did so far needed: the broker's log shows what it let
-    /// him do, and another one of them allows that, too.
+    /// Returns those rights of `rights` (all of the user's) that no action so far needed: by the broker's log, none used them, or
+    /// another one allows the same.
     pub fn unneeded(&self, user: &str, rights: &BTreeSet<AclEntry>) -> Result<BTreeSet<AclEntry>> {
         let mut acts = BTreeSet::new();
         for line in BufReader::new(fs::File::open(self.kafka.log())?).lines() {
@@ -218,8 +218,8 @@ fn covers(right: &AclEntry, resource: &AclResource) -> bool {
         && if right.pattern == PatternType::Prefixed { name.starts_with(given) } else { name == given }
 }
 
-/// What the authorizer let this user do, in a line such as `… Principal = User:a is Allowed operation = READ from host = 127.0.0.1 on
-/// resource = Topic:LITERAL:x for request = Fetch with resourceRefCount = 1 based on rule …`.
+/// Returns the access that the authorizer granted this user in a line such as `… Principal = User:a is Allowed operation = READ
+/// from host = 127.0.0.1 on resource = Topic:LITERAL:x for request = Fetch with resourceRefCount = 1 based on rule …`.
 fn act(line: &str, user: &str) -> Option<(AclOperation, AclResource)> {
     let (_, rest) = line.split_once(&format!("Principal = User:{user} is Allowed operation = "))?;
     let (operation, rest) = rest.split_once(" from host = ")?;

@@ -1,4 +1,4 @@
-//! What service accounts asked the API server for.
+//! Requests of service accounts to the API server.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,7 +15,7 @@ pub struct Request {
     pub verb: String,
     /// API group, empty for the core.
     pub group: String,
-    /// With the subresource: `pods/status`; the path of what is no resource: `/version`.
+    /// With the subresource: `pods/status`; the path if it is not a resource: `/version`.
     pub resource: String,
     /// Empty for what is in no namespace, and for all namespaces.
     pub namespace: String,

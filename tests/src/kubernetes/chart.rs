@@ -1,4 +1,4 @@
-//! What the Helm chart makes.
+//! The output of the Helm chart.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! What each component is started with.
+//! Command line of each component.
 
 use std::path::Path;
 

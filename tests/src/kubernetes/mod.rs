@@ -44,7 +44,7 @@ const REVIVE: Duration = Duration::from_secs(1);
 /// Removes the data once standard input closes, which it does however this process ends.
 const CLEANER: &str = r#"cat >/dev/null; for _ in 1 2 3 4 5 6 7 8 9 10; do rm -rf "$1" 2>/dev/null && exit; sleep 0.5; done"#;
 
-/// What a control plane is started with.
+/// Settings of a control plane.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Nodes `gpu-0`, `gpu-1`, …
@@ -76,7 +76,7 @@ pub enum Component {
 /// A running control plane. Dropping it ends it and removes its data; its logs stay in the cache folder.
 #[derive(Debug)]
 pub struct Kubernetes {
-    // In this order they end: nobody complains about an API server that is gone.
+    // They end in this order, so that no part reports a missing API server.
     worlds: Option<oneshot::Sender<()>>,
     supervisor: Option<mpsc::SyncSender<()>>,
     parts: Vec<Arc<Part>>,
@@ -87,7 +87,7 @@ pub struct Kubernetes {
 }
 
 impl Kubernetes {
-    /// Starts a control plane with empty data on free ports, builds its program where it is not there yet, and returns once its
+    /// Starts a control plane with empty data on free ports, builds its program if it is not there yet, and returns once its
     /// nodes are ready and the namespace `default` has its service account.
     pub fn start() -> Result<Self> {
         Self::start_with(&Settings::default())
@@ -151,7 +151,7 @@ impl Kubernetes {
         format!("https://127.0.0.1:{}", self.api_port)
     }
 
-    /// The kubeconfig of somebody who may do everything.
+    /// Returns the kubeconfig of a cluster administrator.
     pub fn admin_kubeconfig(&self) -> PathBuf {
         self.dir.join("admin.kubeconfig")
     }
@@ -161,7 +161,7 @@ impl Kubernetes {
         self.dir.join("ca.crt")
     }
 
-    /// A client of somebody who may do everything, for the present runtime.
+    /// Returns a client of a cluster administrator, for the present runtime.
     pub async fn client(&self) -> Result<Client> {
         client(&self.admin_kubeconfig()).await
     }
@@ -179,7 +179,7 @@ impl Kubernetes {
         self.write_kubeconfig(&format!("{namespace}-{name}"), &token)
     }
 
-    /// A namespace that nobody else has, with its service account.
+    /// Makes a namespace for one test, with its service account.
     pub fn namespace(&self, prefix: &str) -> Result<String> {
         self.block_on(async |client| {
             let namespaces: Api<Namespace> = Api::all(client.clone());
@@ -198,7 +198,7 @@ impl Kubernetes {
         })
     }
 
-    /// What kubectl prints, as somebody who may do everything; what it complains about as an error.
+    /// Returns the output of kubectl as a cluster administrator, or its error output as an error.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         let mut command = Command::new(tools()?.kubectl);
         command.args(arguments).env("KUBECONFIG", self.admin_kubeconfig()).stdin(Stdio::null());
@@ -208,7 +208,7 @@ impl Kubernetes {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Applies manifests (YAML or JSON) server-side, strictly, as somebody who may do everything.
+    /// Applies manifests (YAML or JSON) server-side, strictly, as a cluster administrator.
     pub fn apply(&self, namespace: &str, manifests: &str) -> Result<String> {
         use std::io::Write;
         let mut command = Command::new(tools()?.kubectl);
@@ -266,7 +266,7 @@ impl Kubernetes {
         &self.parts[component as usize]
     }
 
-    /// Where the logs are, also after its end.
+    /// Returns the folder of the logs, which also exists after its end.
     pub fn logs(&self) -> &Path {
         &self.logs
     }
@@ -281,7 +281,7 @@ impl Kubernetes {
         self.part(component).kill()
     }
 
-    /// Starts a component that was stopped or killed, and waits until the API server is ready where it is that or etcd.
+    /// Starts a component that was stopped or killed, and waits until the API server is ready if it is that or etcd.
     pub fn start_again(&self, component: Component) -> Result<()> {
         self.part(component).start()?;
         if matches!(component, Component::Etcd | Component::ApiServer) && self.part(Component::ApiServer).pid().is_some() {
@@ -399,7 +399,7 @@ impl Kubernetes {
         })
     }
 
-    /// Starts again what ends by itself, as the supervisor of every cluster does: the scheduler exits on purpose where its cache
+    /// Starts again what ends by itself, as the supervisor of every cluster does: the scheduler exits on purpose if its cache
     /// contradicts what it hears after an outage of the API server. What a test stopped stays stopped.
     fn supervise(&self) -> Result<mpsc::SyncSender<()>> {
         let (stop, stopped) = mpsc::sync_channel::<()>(1);
@@ -496,7 +496,7 @@ fn is_ready(node: &Node) -> bool {
     !tainted && conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// What a program prints.
+/// Returns the output of a program.
 fn run(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("starting {command:?}"))?;
     ensure!(output.status.success(), "{command:?} failed: {}", String::from_utf8_lossy(&output.stderr));

@@ -55,7 +55,7 @@ impl Part {
         Ok(())
     }
 
-    /// Starts it again where it has ended by itself; true where it had.
+    /// Starts it again if it has ended by itself; true if it had.
     pub fn revive(&self) -> Result<bool> {
         let ended = {
             let mut running = self.running();
@@ -76,7 +76,7 @@ impl Part {
         self.running().as_ref().map(Child::id)
     }
 
-    /// Fails with the end of its log where it has ended by itself.
+    /// Fails with the end of its log if it has ended by itself.
     pub fn check(&self) -> Result<()> {
         let ended = match self.running().as_mut() {
             Some(child) => child.try_wait()?,

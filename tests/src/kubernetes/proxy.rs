@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 /// More than any request of these tests has.
 const MAX_BODY: usize = 16 << 20;
 
-/// What a request gets instead of the API server's answer.
+/// An answer to a request in place of the API server's.
 #[derive(Debug, Clone)]
 pub enum Answer {
     /// This code, without anything having been done; `Retry-After` in whole seconds.
@@ -41,7 +41,7 @@ pub struct Fault {
     pub method: Method,
     /// Part of the path.
     pub path: String,
-    /// Only watches, or only what is none.
+    /// Applies to watches only, or to other requests only.
     pub watch: bool,
     pub answer: Answer,
     /// How many requests; `usize::MAX`: all until [`Proxy::heal`].
@@ -108,7 +108,7 @@ impl Proxy {
         client(&self.url)
     }
 
-    /// Where it listens.
+    /// Returns its address.
     pub fn url(&self) -> &str {
         &self.url
     }

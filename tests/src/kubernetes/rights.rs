@@ -1,4 +1,4 @@
-//! What roles grant.
+//! Rights that roles grant.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 /// Group, resource and verb.
 pub type Right = (String, String, String);
 
-/// What these rules grant.
+/// Returns the rights that these rules grant.
 pub fn granted(rules: &str) -> BTreeSet<Right> {
     let rules: Value = serde_saphyr::from_str(rules).unwrap();
     let words = |value: &Value| -> Vec<String> {

@@ -51,7 +51,7 @@ pub fn energy_policy(mode: &str) -> Value {
     })
 }
 
-/// What is fenced is the object: without pods a change takes no time.
+/// Fencing is about the object: without pods a change takes no time.
 pub fn without_pods() -> Value {
     let mut set = training();
     set["spec"]["replicas"] = json!(0);
@@ -65,7 +65,7 @@ pub fn environment(set: &Value) -> BTreeMap<String, String> {
     entries.map(|e| (e["name"].as_str().unwrap().to_owned(), e["value"].as_str().unwrap().to_owned())).collect()
 }
 
-/// All of an object that is not EADT's: whatever becomes of a write, it stays as it is.
+/// Returns the parts of an object that EADT does not own: they stay unchanged after any write.
 pub fn foreign(set: &Value) -> Value {
     let mut rest = set.clone();
     rest.as_object_mut().unwrap().remove("status");
@@ -74,7 +74,7 @@ pub fn foreign(set: &Value) -> Value {
     if let Some(annotations) = meta.get_mut("annotations").and_then(Value::as_object_mut) {
         annotations.retain(|name, _| !name.starts_with("eadt.dev/"));
     }
-    // What others own they still own.
+    // Fields of other owners stay theirs.
     if let Some(owners) = meta.get_mut("managedFields").and_then(Value::as_array_mut) {
         owners.retain(|owner| !owner["manager"].as_str().unwrap().starts_with("eadt-") && owner["subresource"].is_null());
     }

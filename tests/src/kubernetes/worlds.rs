@@ -11,11 +11,11 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
 use serde_json::json;
 
-/// What a pod's owner agrees on, or `mixed`; `stages.yaml` reads it.
+/// The world size that a pod's owner agrees on, or `mixed`; `stages.yaml` reads it.
 const ANNOTATION: &str = "test.eadt.dev/world";
 const MIXED: &str = "mixed";
 
-/// What matters of a pod.
+/// The relevant facts of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Member {
     /// Its own uid: the next pod of the name is another one.
@@ -31,7 +31,7 @@ struct Member {
 
 type Name = (String, String);
 
-/// What this pod, and no other of its name, is to get.
+/// Orders for this pod, and no other of its name.
 #[derive(Debug, PartialEq, Eq)]
 struct Word {
     name: Name,
@@ -56,7 +56,7 @@ impl Worlds {
             }
         }
         if let Some(mut member) = member {
-            // Nobody else annotates it, and what is seen may be older than the last word.
+            // No other writer annotates it, and a seen object may be older than the last write.
             if let Some(before) = before.filter(|before| before.uid == member.uid) {
                 member.annotated = before.annotated;
             }

@@ -1,10 +1,10 @@
 use serde_json::{Value, json};
 
-/// Power of the part of each GPU that is attributed to nobody. Power and shares are of one and the same sample: a window's power is a
-/// mean of the past, and contradicts the newest sample whenever the load changes.
+/// Power of the unattributed part of each GPU. Power and shares are of one and the same sample: a window's power is a mean of
+/// the past, and contradicts the newest sample whenever the load changes.
 pub const NOT_ATTRIBUTED: &str = "sum(max by (device) (eadt_gpu_power_watts) * clamp_min(1 - (sum by (device) (eadt_gpu_share_ratio) or 0 * max by (device) (eadt_gpu_power_watts)), 0))";
 
-/// The part of each GPU that is attributed to nobody: all of it if no workload is on it.
+/// The unattributed part of each GPU: all of it if no workload is on it.
 pub const NOBODYS_SHARE: &str =
     "clamp_min(1 - (sum by (device) (eadt_gpu_share_ratio) or 0 * max by (device) (eadt_gpu_power_watts)), 0)";
 
@@ -515,8 +515,7 @@ fn variable(name: &str, query: &str) -> Value {
     })
 }
 
-/// Returns a mark wherever something came of a decision: at every step, what came since the step before. `increase` would not see
-/// what came between two ranges.
+/// Returns a mark at every step with new outcomes of decisions. `increase` would miss those between two ranges.
 fn annotation(name: &str, colour: &str, outcome: &str) -> Value {
     let outcomes =
         format!("eadt_workload_outcomes_total{{namespace=~\"$namespace\",workload=~\"$workload\",outcome=\"{outcome}\"}}");

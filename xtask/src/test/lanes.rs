@@ -20,7 +20,7 @@ pub enum Job {
     Test((String, Command)),
     /// A fuzz target for its time.
     Fuzz(Target),
-    /// Fetches and builds what the tests on real parts need.
+    /// Downloads and builds the dependencies of the tests on real parts.
     Prepare(Command),
     /// Builds the web page and tests it in a browser.
     Web(web::BrowserTest),

@@ -55,7 +55,7 @@ impl Totals {
 pub struct Reader {
     binary: String,
     totals: Totals,
-    /// Tests that have started and not ended: where the binary dies, these are the suspects.
+    /// Tests that have started and not ended: if the binary dies, these are the suspects.
     running: Vec<String>,
     ended: bool,
 }
@@ -66,7 +66,7 @@ impl Reader {
         Self { binary: binary.to_owned(), ..Self::default() }
     }
 
-    /// Takes one line. Returns what a person wants to see of it.
+    /// Takes one line. Returns the part to be shown.
     pub fn line(&mut self, line: &str) -> Option<String> {
         let Some(event) = serde_json::from_str::<Value>(line).ok().filter(|event| event["type"].is_string()) else {
             return (!line.trim().is_empty()).then(|| line.to_owned());

@@ -143,7 +143,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         println!("failed: {}", failure.name);
         failure.message.iter().for_each(|line| println!("    {line}"));
     }
-    // Again at the end, where what other jobs print does not hide it.
+    // Printed again at the end, so that other jobs' output does not hide it.
     for (_, error) in &failed {
         println!("failed: {error}");
     }
@@ -217,7 +217,7 @@ fn next_seed() -> anyhow::Result<u64> {
     Ok(seed)
 }
 
-/// Returns the folder in which the tests keep what they fetch and build.
+/// Returns the folder in which the tests keep downloads and builds.
 pub fn cache_folder() -> Option<PathBuf> {
     let path = |name: &str| std::env::var_os(name).map(PathBuf::from);
     let user = || path("XDG_CACHE_HOME").or_else(|| Some(path("HOME")?.join(".cache")));

@@ -135,7 +135,7 @@ pub fn build(fast: bool, selection: &Selection, locked: &[&str], times: &mut Tim
     Ok(binaries)
 }
 
-/// A fast run needs no benchmarks, and no TLS: without Kafka there is nothing to be reached by it (docs/adr/0003).
+/// A fast run needs no benchmarks, and no TLS, since it has no Kafka (docs/adr/0003).
 fn targets(fast: bool) -> &'static [&'static str] {
     if fast { &["--bins", "--tests", "--no-default-features"] } else { &["--all-targets"] }
 }

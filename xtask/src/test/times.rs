@@ -35,7 +35,7 @@ pub struct Times {
 /// Waits until the child has ended. Returns its status, and its processor time with that of its children, in seconds.
 pub fn wait(child: &mut Child) -> anyhow::Result<(ExitStatus, Option<f64>)> {
     let id = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw).context("a child has an id")?;
-    // Left as it is, so that what it used can still be read.
+    // Not reaped yet, so that its resource use can still be read.
     while let Err(error) = waitid(WaitId::Pid(id), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
         if error != rustix::io::Errno::INTR {
             return Err(error).context("cannot wait for a child");

@@ -1,8 +1,9 @@
-//! What cargo reports of this workspace.
+//! Reads cargo's facts about this workspace.
 
 use std::process::Command;
 
-/// What cargo prints, from what was built here already. What only a feature brings that nobody has built here yet is fetched.
+/// Returns the output of cargo from what is built here already. Dependencies of features that were not built here yet are
+/// fetched.
 pub fn cargo(arguments: &[&str]) -> String {
     let ask = |how: &str| {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -16,7 +17,7 @@ pub fn cargo(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("cargo prints text")
 }
 
-/// The platform that this is built on.
+/// Returns the platform that this is built on.
 pub fn host() -> String {
     let version = Command::new("rustc").arg("-vV").output().expect("rustc runs");
     let version = String::from_utf8(version.stdout).expect("rustc prints text");

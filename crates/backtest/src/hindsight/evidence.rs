@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// Windows that a layout needs in a phase before an estimate is given for it there: as many as a change is judged by.
 pub const ENOUGH_WINDOWS: usize = 3;
-/// Two windows are of one phase where the memory activity of a sample differs by no more than this logarithm.
+/// Two windows are of one phase if the memory activity of a sample differs by no more than this logarithm.
 const SAME_PHASE: f64 = 0.1;
 /// Two caps or clocks count as the same if they differ by no more than this part of the larger one.
 const SAME_SETTING: f64 = 0.02;
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn a_layout_has_figures_only_of_phases_that_it_was_seen_in() {
-        // Two phases by what a sample moves: 0.01 and 0.02.
+        // Two phases that differ by memory activity a sample: 0.01 and 0.02.
         let mut windows = vec![window(300.0, 10.0, 0.1); 4];
         windows.extend(vec![window(200.0, 10.0, 0.1); 4]);
         windows.extend(vec![window(300.0, 10.0, 0.2); 4]);

@@ -1,11 +1,11 @@
 //! Evaluates which decisions a controller would have made on a record, and which of their effects the record can show.
 //!
-//! The controller goes through the record's windows in order, as it would have live. As long as it would have had the layout that
-//! the record ran, it sees the record's own windows. Where it would have had another one, it sees windows of that layout from
+//! The controller goes through the record's windows in order, as it would have live. As long as it would have had the layout
+//! that the record ran, it sees the record's own windows. If it would have had another one, it sees windows of that layout from
 //! another time of the record, of the same phase of the job. The phase is recognised by the memory activity of a sample, which
-//! hardly depends on the layout. A change is refused if the record never ran its target in the present phase for three consistent
-//! windows: its effect is unknown, and the controller keeps its layout. If a phase begins in which the record never ran that
-//! layout, the controller waits: the record's layout is nothing that it set. Nothing is extrapolated.
+//! hardly depends on the layout. A change is refused if the record never ran its target in the present phase for three
+//! consistent windows: its effect is unknown, and the controller keeps its layout. If a phase begins in which the record never
+//! ran that layout, the controller waits: the record's layout is nothing that it set. Nothing is extrapolated.
 //!
 //! Compared is J/sample of the windows that the controller would have seen with J/sample of the record's windows of the same
 //! times. The interval holds 90 % of what chance among the windows makes of it; it knows nothing of what else differed between
@@ -50,7 +50,7 @@ pub struct HindsightRow {
     pub origin: Origin,
     /// Tumbling windows of the record.
     pub windows: u64,
-    /// Usable windows in which the record ran what the controller would have had.
+    /// Usable windows in which the record ran the controller's layout.
     pub windows_as_recorded: u64,
     /// Usable windows in which it ran something else, if other windows show the effect of the controller's layout.
     pub windows_estimated: u64,
@@ -86,11 +86,11 @@ pub struct CounterfactualChange {
     pub reason: String,
     /// Windows of the record that ran the new layout in this phase.
     pub windows: usize,
-    /// Change of J/sample in this phase; absent where too few windows ran the old layout in it.
+    /// Change of J/sample in this phase; absent if too few windows ran the old layout in it.
     pub effect: Option<Estimate>,
 }
 
-/// A change of which the record does not know what it would have done.
+/// A change without data in the record about its effect.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RefusedChange {
     pub action: ControllerAction,

@@ -22,7 +22,7 @@ const HEAD: [&str; 11] = [
     "refused",
 ];
 
-/// Returns one HTML file without anything from outside: what each controller would have changed, as far as the record shows.
+/// Returns one self-contained HTML file: the changes that each controller would have made, as far as the record shows.
 pub fn hindsight_html(all: &[HindsightRow]) -> String {
     let title = "Controllers in hindsight";
     let mut out = eadt_html::begin(title, title, "");
@@ -87,7 +87,7 @@ fn cells(row: &HindsightRow) -> [String; 11] {
     ]
 }
 
-/// Appends the changes of a controller, and what the record cannot show.
+/// Appends the changes of a controller, and the effects that the record cannot show.
 fn push_row(out: &mut String, row: &HindsightRow) {
     if row.changes.is_empty() && row.refused.is_empty() && row.notes.is_empty() {
         return;

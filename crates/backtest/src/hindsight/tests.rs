@@ -25,7 +25,7 @@ fn subject() -> ScenarioSource {
 fn add_change(record: &mut HindsightInput, last: &Workload, decision: &Decision, changed: Workload) {
     let applied = same_layout(&decision.to, &changed.layout, last.gpu_power_limit_watts);
     let outcome = if applied { ActuationOutcome::Applied } else { ActuationOutcome::RolledBack };
-    // The record's decisions have ids of their own, whoever goes through it.
+    // The record's decisions have ids of their own, independent of the controller that is tested on it.
     let decision_id = format!("recorded/{}", decision.id);
     record.actuations.push(Actuation {
         id: format!("{decision_id}/{outcome:?}/{}", changed.generation),
@@ -89,7 +89,7 @@ fn joules_per_sample(record: &HindsightInput) -> BTreeMap<String, f64> {
     totals.into_iter().map(|(workload, (joules, samples))| (workload, joules / samples)).collect()
 }
 
-/// Walks a controller through every workload of a record, and checks that it takes none of its own changes for somebody else's.
+/// Walks a controller through every workload of a record, and checks that it takes none of its own changes for foreign changes.
 fn check_reasons(record: &HindsightInput, controller: ControllerName) {
     for job in walk::jobs(record) {
         walk::walk(&job, controller, &ControllerSettings::default(), &mut |decision| {

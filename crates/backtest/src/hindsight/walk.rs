@@ -22,7 +22,7 @@ pub struct RecordedJob<'a> {
     actuations: Vec<&'a Actuation>,
 }
 
-/// Returns the workloads that have tumbling windows; GPUs without one have nobody to decide for them.
+/// Returns the workloads that have tumbling windows. GPUs without a workload have no decisions.
 pub fn jobs(record: &HindsightInput) -> Vec<RecordedJob<'_>> {
     let mut windows: BTreeMap<&str, BTreeMap<(EventTime, &str), &EfficiencyWindow>> = BTreeMap::new();
     for window in record.windows.iter().filter(|w| w.kind == WindowKind::Tumbling && w.workload.contains('/')) {
@@ -45,7 +45,7 @@ struct CounterfactualLayout {
     layout: Layout,
     /// The decision that set it: the controller's own if `is_imagined`.
     decision_id: Option<String>,
-    /// The controller has changed something. Until then it has what others than the record's controller set.
+    /// The controller has changed something. Until then the layout is that of other writers than the record's controller.
     is_imagined: bool,
     /// The window's number from which on it is in force and warm enough to be compared.
     ready_from: usize,
@@ -104,7 +104,7 @@ struct HindsightWalk<'a> {
     it: HindsightRow,
 }
 
-/// Returns the time that a rollout takes where the record has none.
+/// Returns the time that a rollout takes if the record has none.
 fn downtime_seconds(job: &RecordedJob<'_>, settings: &ControllerSettings) -> f64 {
     let mut known: Vec<f64> = job.actuations.iter().filter_map(|it| it.downtime_seconds).filter(|s| *s > 0.0).collect();
     known.sort_by(f64::total_cmp);
@@ -208,8 +208,8 @@ impl<'a> HindsightWalk<'a> {
         let workload = Workload {
             layout: current.layout.clone(),
             generation: self.generation,
-            // The record's decision made the record's layout. Under its id, the controller would take its own change for
-            // somebody else's.
+            // The record's decision made the record's layout. Under that decision's id, the controller would take its own
+            // change for a foreign one.
             decision_id: current.decision_id.clone(),
             // The question is which decisions the controller would have made if it had been allowed to.
             mode: UpdateMode::Enforce,
@@ -346,8 +346,8 @@ impl<'a> HindsightWalk<'a> {
         }
     }
 
-    /// Notes that the record does not know the controller's layout in the phase that has begun. The controller waits at it: had
-    /// it been given the record's layout, it would take that for somebody's change.
+    /// Records that the record has no data for the controller's layout in the phase that has begun. The controller keeps that
+    /// layout: given the record's layout, it would assume a foreign change.
     fn lose_layout(&mut self, time: EventTime, held: &Layout, recorded: Option<&Layout>, unknown: InsufficientEvidence) {
         let to = recorded.cloned().unwrap_or_default();
         self.refuse(ControllerAction::Maintain, held.clone(), to, time, unknown);
@@ -490,7 +490,7 @@ impl<'a> HindsightWalk<'a> {
     }
 }
 
-/// Returns the window of a layout of which nothing is known in this phase.
+/// Returns a window of a layout without figures in this phase.
 fn without_figures(window: &EfficiencyWindow) -> EfficiencyWindow {
     EfficiencyWindow {
         id: window.id.clone(),

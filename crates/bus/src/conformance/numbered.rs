@@ -1,4 +1,4 @@
-//! Numbered steps of a process that is killed, and what a log has of them.
+//! Numbered steps of a process that is killed, and their part in a log.
 
 use std::sync::Arc;
 

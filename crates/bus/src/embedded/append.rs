@@ -16,7 +16,7 @@ use crate::{BusError, ProducerRecord, Remedy, Result, TopicPartition, chaos, par
 /// Bytes that Kafka adds to a lone record: batch header, lengths, attributes.
 const RECORD_OVERHEAD: usize = 70;
 
-/// Held by whoever appends: one at a time, so that offsets and stamps rise.
+/// State of the appender. One thread appends at a time, so that offsets and stamps rise.
 #[derive(Debug)]
 pub struct AppendState {
     pub clock: StampClock,
@@ -146,7 +146,7 @@ pub fn append(
     Ok(())
 }
 
-/// Records by partition, in order.
+/// Returns records by partition, in order.
 fn targets<'a>(
     shared: &EmbeddedLogState,
     appender: &mut AppendState,

@@ -13,7 +13,7 @@ use crate::{ConsumerRecord, RecordHeader, RecordHeaders, TopicPartition};
 
 const FORMAT: u8 = 1;
 const NONE: u32 = u32::MAX;
-/// A block is closed at this size: what a reader holds in memory of each partition.
+/// A block is closed at this size. Readers hold as much memory for each partition.
 const BLOCK_BYTES: usize = 128 << 10;
 
 /// One record to write.

@@ -1,7 +1,7 @@
-//! A second witness to how far the log is on the disk, in a small file beside the store.
+//! Records in a small file beside the store how far the log is durable.
 //!
-//! The store ends its journal at the first place that it cannot read, as if writing had been interrupted there. After a power cut
-//! that is right; where a file was damaged or cut off it loses what was promised, and nobody notices. So each commit has a
+//! The store ends its journal at the first place that it cannot read, as if writing had been interrupted there. That is right
+//! after a power cut. If a file was damaged or truncated, committed records are lost without an error. So each commit has a
 //! number, kept in the store, and this file has the number of one that is known to be durable. It is written after that is true
 //! and needs no sync itself: an older number only notices less.
 

@@ -317,14 +317,14 @@ mod tests {
             (swept.done, swept.removed_bytes)
         }
 
-        /// As after so many appended bytes.
+        /// Continues as after so many appended bytes.
         fn fresh(&self, bytes: i64) {
             for partition in self.log.shared.topic("t").unwrap().partitions() {
                 partition.fresh_bytes.store(bytes, Ordering::Relaxed);
             }
         }
 
-        /// Offsets and keys of what is kept.
+        /// Returns offsets and keys of the kept records.
         fn kept(&self, partition: i32) -> Vec<(i64, String)> {
             let (partition, mut kept) = (self.partition(partition), Vec::new());
             for row in self.log.shared.store.blocks(partition.topic, partition.at.partition, 0, i64::MAX) {
@@ -437,7 +437,7 @@ mod tests {
     #[test]
     fn space_is_asked_for_once_32_mib_were_removed_and_as_often_as_it_takes_where_room_is_short() {
         let enough = 32 * 1024 * 1024;
-        // What the run before had removed counts as well.
+        // Removals of the run before count as well.
         for mut pending in [PendingReclaims::default(), PendingReclaims { reclaims: 0 }] {
             let due = [0, enough - 1, enough, enough + 1, 0].map(|removed| pending.is_due(removed, || false));
             assert_eq!(due, [false, false, true, true, false], "with room");

@@ -2,7 +2,7 @@
 //!
 //! Keys, partitions, offsets, headers, compaction and retention mean what they mean in Kafka. One append to one partition is
 //! one row of the store (a block); an atomic step is one transaction of the store, and burns an offset in each partition it
-//! appends to, as Kafka's control records do, so that nobody relies on contiguity.
+//! appends to, as Kafka's control records do, so readers must not rely on contiguous offsets.
 //!
 //! Durability: a committed step survives a power cut, and so does everything appended before it. Records of plain producers
 //! survive the death of the process (kill -9 included) once acknowledged, and a power cut once [`Producer::flush`] has
@@ -185,7 +185,7 @@ impl EmbeddedLog {
         Ok(Self { shared, _writer: writer })
     }
 
-    /// Compacts and deletes what the topics' settings let go at this log time; the owner calls it every minute or so.
+    /// Compacts and deletes records that the topics' settings allow at this log time; the owner calls it every minute or so.
     pub fn maintain(&self, now: EventTime) -> Result<MaintenanceCounts> {
         maintain::run(&self.shared, now)
     }
@@ -270,7 +270,8 @@ mod tests {
     use super::*;
     use crate::ProducerRecord;
 
-    /// A log in a folder of its own. Its clock is at second 0 of 1970, and nothing is written before a producer flushes.
+    /// Returns a log in a folder of its own. Its clock is at second 0 of 1970, and nothing is written before a producer
+    /// flushes.
     pub fn log() -> (tempfile::TempDir, EmbeddedLog) {
         let (dir, log, _) = clocked();
         (dir, log)

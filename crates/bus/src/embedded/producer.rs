@@ -60,7 +60,7 @@ impl ProducerQueueState {
     }
 }
 
-/// All producers' lanes, and what the writer waits for.
+/// The lanes of all producers, and the writer's condition.
 #[derive(Debug, Default)]
 pub struct ProducerQueues {
     state: Mutex<ProducerQueuesState>,
@@ -145,7 +145,7 @@ impl WriterThread {
         let of_thread = Arc::clone(&shared);
         let thread = LOG_WRITER
             .thread(move || {
-                // Whatever it had not written is lost with it. It is not begun again: nobody knows what the store was left with.
+                // Unwritten commits are lost with the thread. It is not restarted, since the state of the store is unknown.
                 if LOG_WRITER.watch(|| write(&of_thread)).is_err() {
                     give_up(&of_thread.producer_queues);
                 }
@@ -243,7 +243,7 @@ fn write_portion(shared: &EmbeddedLogState, lane: &ProducerQueue, records: &[Pro
         && !closing
     {
         let wait = backoff.on_failure(&format!("records of {} wait", lane.name), error);
-        // Whoever closes the log does not wait for this.
+        // Closing the log does not wait for this thread.
         let waited =
             shared.producer_queues.wake.wait_timeout_while(lock(&shared.producer_queues.state), wait, |state| !state.closing);
         if !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out() {
@@ -270,7 +270,7 @@ fn write_portion(shared: &EmbeddedLogState, lane: &ProducerQueue, records: &[Pro
     written
 }
 
-/// A plain producer. Dropping it loses nothing: what it took is still written.
+/// A plain producer. Dropping it loses nothing: accepted records are still written.
 #[derive(Debug)]
 pub struct EmbeddedProducer {
     log: EmbeddedLog,
@@ -525,7 +525,7 @@ mod tests {
         topic(&log, "t", 1, &[]);
         let mut producer = EmbeddedProducer::new(log.clone(), "p");
         let of = |bytes: usize| record("t", "k", &"x".repeat(bytes - 1));
-        // Each round: what is written makes room for as much again.
+        // In each round, written records make room for as many new ones.
         for round in 1..4 {
             producer.send(of(60)).unwrap();
             let error = producer.send(of(41)).unwrap_err();

@@ -25,7 +25,7 @@ const TURN: usize = 512;
 #[derive(Debug)]
 struct PartitionCursor {
     partition: Arc<EmbeddedPartition>,
-    /// `None`: assigned, not started.
+    /// `None` if assigned but not started.
     next: Option<i64>,
     /// Blocks are fetched from this base on.
     scan: i64,
@@ -204,7 +204,7 @@ impl PartitionCursor {
     }
 }
 
-/// Takes, and where there is nothing waits for news. News may be others' all the time: they are no reason to stay longer.
+/// Takes records, or waits for news if there are none. News of other partitions do not prolong the wait.
 pub fn poll(
     shared: &EmbeddedLogState,
     cursors: &mut PartitionCursors,
@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(items.len(), before, "the ends were reported");
     }
 
-    /// Two partitions that each append extends by one record.
+    /// Returns two partitions that each append extends by one record.
     fn pair_log() -> (tempfile::TempDir, EmbeddedLog, impl Fn(&EmbeddedLog)) {
         let (dir, log) = log();
         topic(&log, "t", 2, &[]);

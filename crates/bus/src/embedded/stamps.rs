@@ -1,4 +1,4 @@
-//! The log's own clock: it stamps what is appended. No partition's stamps go back, whatever the clock does.
+//! The log's own clock, which stamps appended records. No partition's stamps go back, even if the clock does.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,8 +14,7 @@ pub enum StampSource {
     Wall,
     /// Simulated time. Topics of another simulation in the same log do not hold it.
     Injected(Arc<dyn Fn() -> EventTime + Send + Sync>),
-    /// The newest stamp that the log holds, whatever the topic: for who appends to a log of simulated time while the simulation
-    /// does not run.
+    /// The newest stamp in the log, of any topic: for writers to a log of simulated time while the simulation does not run.
     Held,
 }
 

@@ -1,4 +1,4 @@
-//! The rows: what is kept under which key, and what an error of the store means to the user.
+//! The rows of the store: their keys, and the meaning of the store's errors for the user.
 
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
@@ -96,7 +96,7 @@ pub struct LogStore {
     damage: OnceLock<Option<String>>,
 }
 
-/// The free space of the disk, as far as it is known between two looks at it.
+/// The free space of the disk, as of the last check.
 struct CachedFreeSpace {
     free: u64,
     looked: Option<Instant>,
@@ -411,7 +411,7 @@ impl LogStore {
 /// its two keyspaces, and one that was known to be on the disk.
 fn contradiction(format: u32, commit: u64, committed_blocks: u64, durable_commit: u64) -> Option<String> {
     let newest = commit.max(committed_blocks);
-    // The store itself takes what follows a damaged place in its journal for an interrupted write.
+    // The store itself treats data behind a damaged place in its journal as an interrupted write.
     if durable_commit > commit {
         return Some(format!("it ends at commit {commit}, and commit {durable_commit} was on the disk: files were cut off"));
     }
@@ -661,7 +661,7 @@ mod tests {
         assert_eq!(claim(1, 199, Some(1002)), (true, true, 1000));
         assert_eq!(claim(0, 398, Some(5000)), (true, false, 1000));
         assert_eq!(claim(0, 399, Some(5000)), (true, true, 5000));
-        // If it cannot be read, what was known holds.
+        // If it cannot be read, the former value holds.
         assert_eq!(claim(1000, 700, None), (true, true, 3000));
         assert_eq!(claim(u64::MAX, 700, None), (false, true, 3000));
     }
@@ -680,7 +680,7 @@ mod tests {
         {
             free.store(left, std::sync::atomic::Ordering::Relaxed);
             let is_claimed = |changes| {
-                // As some time later: what is free is looked at.
+                // As some time later: free space is read again.
                 *lock(&store.space) = CachedFreeSpace { free: 0, looked: None };
                 store.claim(&of(changes, bytes)).map_err(|error| assert_eq!(error.remedy, Remedy::Retry)).is_ok()
             };

@@ -53,7 +53,7 @@ impl EmbeddedPartition {
         self.high.load(Ordering::Acquire)
     }
 
-    /// Returns the stamp for what is appended now: that of the newest record where the clock is behind it.
+    /// Returns the stamp for a record appended now: that of the newest record if the clock is behind it.
     pub fn append_stamp(&self, now: EventTime) -> EventTime {
         now.max(EventTime::from_micros(self.stamp.load(Ordering::Acquire)))
     }
@@ -79,7 +79,7 @@ pub struct TopicConfig {
     pub compact: bool,
     pub delete: bool,
     pub max_message_bytes: usize,
-    /// `None`: kept for ever.
+    /// `None` if records are kept for ever.
     pub retention_micros: Option<i64>,
     pub retention_bytes: Option<u64>,
     pub delete_retention_micros: i64,

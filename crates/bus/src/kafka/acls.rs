@@ -137,7 +137,7 @@ fn expand(right: &AclEntry, topics: &[String]) -> Vec<AclEntry> {
         (AclResource::TransactionalId(prefix), PatternType::Prefixed) => {
             vec![AclEntry::on(AclResource::TransactionalId(format!("{prefix}{PROBE}")), right.operation)]
         }
-        // Taking somebody's id would end his transactions; which group of a prefix is meant is not known.
+        // Probing with another producer's id would end its transactions. For a group prefix, the group is unknown.
         (AclResource::TransactionalId(_), PatternType::Literal) | (AclResource::Group(_), PatternType::Prefixed) => Vec::new(),
         _ => vec![right.clone()],
     }

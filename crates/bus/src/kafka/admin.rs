@@ -23,7 +23,8 @@ fn options() -> AdminOptions {
     AdminOptions::new().request_timeout(Some(ANSWER)).operation_timeout(Some(ANSWER))
 }
 
-/// Returns the settings of topics. Whoever is asked may be gone and not be known to be: others are asked soon, by a new client.
+/// Returns the settings of topics. The broker that the client asks may be gone without notice, so another one is asked soon by
+/// a new client.
 fn describe(shared: &KafkaBusState, resources: &[ResourceSpecifier<'_>], what: &str) -> Result<Vec<ConfigResourceResult>> {
     let options = AdminOptions::new().request_timeout(Some(ONE_BROKER)).operation_timeout(Some(ONE_BROKER));
     let begun = Instant::now();
@@ -100,7 +101,7 @@ pub fn add_partitions(shared: &KafkaBusState, name: &str, partitions: i32) -> Re
 
 pub fn alter(shared: &KafkaBusState, name: &str, settings: &BTreeMap<String, String>) -> Result<()> {
     let what = format!("changing settings of topic {name}");
-    // The request replaces everything that was set on the topic, so what is there is sent along.
+    // The request replaces all settings of the topic, so the present ones are sent along.
     let mut all: BTreeMap<_, _> = entries(shared, &what, name)?
         .into_iter()
         .filter(|entry| entry.source == ConfigSource::DynamicTopic)
@@ -113,7 +114,7 @@ pub fn alter(shared: &KafkaBusState, name: &str, settings: &BTreeMap<String, Str
     }
     let admin = shared.admin()?;
     block_on(admin.alter_configs([&change], &options())).map_err(|error| from_error(&what, &error, Remedy::Retry))?;
-    // The client library does not pass on what the broker thinks of the values, so the result is looked at.
+    // The client library does not return the broker's verdict on the values, so the result is read.
     let begun = Instant::now();
     loop {
         let present = entries(shared, &what, name)?;

@@ -103,7 +103,7 @@ fn metadata(request: &[u8], port: u16, is_fenced: bool) -> Vec<u8> {
     }
     let node = if is_fenced { -1 } else { 1 };
     put_i32(&mut out, node);
-    // No topic is asked about where the list is empty.
+    // No topic is asked about if the list is empty.
     if request[request.len() - 4..] == [0; 4] {
         put_i32(&mut out, 0);
         return out;

@@ -1,4 +1,4 @@
-//! Clients of the library that nobody answers though the cluster answers others.
+//! Detects library clients that get no answer although the cluster answers others.
 //!
 //! The library (2.12) gives up its brokers when one of them answers that it knows none, as a broker does that was paused and is not
 //! taken back yet. It may then never ask the configured brokers again. A fresh client begins with these.
@@ -51,7 +51,7 @@ impl RequestResult {
 #[derive(Debug, Default)]
 struct ReplacementPolicy {
     unanswered_since: Option<Instant>,
-    /// A broker knew no broker: the next request that nobody answers is enough.
+    /// A broker returned no brokers. One more unanswered request is enough to replace the client.
     has_lost_brokers: bool,
     replaced_at: Option<Instant>,
 }
@@ -81,7 +81,7 @@ impl ReplacementPolicy {
     }
 }
 
-/// The client for metadata requests, which is replaced if nobody answers it.
+/// The client for metadata requests. It is replaced if it gets no answer.
 pub struct MetadataClient {
     present: Mutex<PresentClient>,
 }
@@ -103,7 +103,7 @@ impl MetadataClient {
         self.present.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the client. Nobody listens to its events, so they are let go here.
+    /// Returns the client. Its events have no other reader, so they are discarded here.
     pub fn get(&self) -> Arc<BaseConsumer<KafkaContext>> {
         let client = Arc::clone(&self.lock().client);
         while client.poll(Duration::ZERO).is_some() {}
@@ -123,7 +123,7 @@ impl MetadataClient {
         present.policy.note(asked, Instant::now(), result)
     }
 
-    /// Replaces a client, unless somebody else has done it already.
+    /// Replaces a client, unless another thread has replaced it already.
     pub fn replace(&self, old: &Arc<BaseConsumer<KafkaContext>>, fresh: BaseConsumer<KafkaContext>) {
         let mut present = self.lock();
         if !Arc::ptr_eq(&present.client, old) {
@@ -160,7 +160,7 @@ impl OutageRecord {
     }
 }
 
-/// Finds out whether nobody answers a consumer though the cluster answers others.
+/// Detects whether a consumer gets no answer although the cluster answers others.
 #[derive(Debug)]
 pub struct ConsumerWatch {
     bus: KafkaBus,
@@ -305,10 +305,10 @@ mod tests {
             let watchdog = SilenceWatchdog::with_limit(Instant::now(), limit);
             ConsumerWatch { watchdog, own_answer: limit, ..ConsumerWatch::new(&brokers.bus, &"in".into()) }
         };
-        // Nobody listens there.
+        // No broker listens at this address.
         let (unanswered, mut watched) = (client("127.0.0.1:1"), watch());
         until(|| watched.is_replacement_due(&unanswered, false));
-        // What is received is a sign of life.
+        // A received response is a sign of life.
         let (mut watched, begun) = (watch(), Instant::now());
         until(|| {
             assert!(!watched.is_replacement_due(&unanswered, true));

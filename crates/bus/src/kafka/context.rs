@@ -189,7 +189,7 @@ impl ClientContext for KafkaContext {
         }
         match level {
             RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical | RDKafkaLogLevel::Error => {
-                // Lost connections come back by themselves; what does not is an error of a call.
+                // Lost connections are restored by the library; other errors are returned by a call.
                 tracing::warn!(target: "librdkafka", facility, "{message}");
                 *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(message.to_owned());
             }
@@ -315,7 +315,7 @@ mod tests {
             fails(&context, "a", purged);
             assert_eq!(failure(&context, None), Some((Remedy::Retry, "the detail, topic a".to_owned())));
         }
-        // What failed by itself is reported, whatever else became of the producer.
+        // A message that failed by itself is reported, whatever state the producer is in.
         fails(&context, "a", Code::MessageTimedOut);
         assert_eq!(failure(&context, Some(Code::ProducerFenced)), Some((Remedy::Retry, "the detail, topic a".to_owned())));
     }
@@ -329,7 +329,7 @@ mod tests {
         let context = context();
         fails(&context, "a", Code::TopicAuthorizationFailed);
         assert_eq!(failure(&context, None), lacking("a"));
-        // Who may write to no topic at all gets no producer id.
+        // A client that may write to no topic gets no producer id.
         fails(&context, "a", Code::PurgeQueue);
         assert_eq!(failure(&context, Some(Code::ClusterAuthorizationFailed)), lacking("a"));
         fails(&context, "a", Code::ClusterAuthorizationFailed);
@@ -397,7 +397,7 @@ mod tests {
         assert!(is_loss(&line(learned, "UP -> DOWN")));
         assert!(is_loss(&line(learned, "REAUTH -> DOWN")));
         assert!(is_loss(&line("TxnCoordinator", "UP -> DOWN")));
-        // Found when every step had a fresh producer: what the library does by itself while it finds the cluster.
+        // Found by a run in which every step had a fresh producer: log lines of the library while it connects to the cluster.
         assert!(!is_loss(&line(bootstrap, "UP -> DOWN")));
         assert!(!is_loss(&line("TxnCoordinator", "TRY_CONNECT -> DOWN")));
         assert!(!is_loss(&line(learned, "SSL_HANDSHAKE -> DOWN")));

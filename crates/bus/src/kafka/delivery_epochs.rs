@@ -40,7 +40,7 @@ impl DeliveryEpochs {
         self.progress += u64::from(epoch == oldest);
     }
 
-    /// Forgets what is on its way: nobody will report it any more.
+    /// Forgets messages in flight, for which no delivery report will come.
     pub const fn clear(&mut self) {
         self.in_flight = [0; 2];
     }

@@ -14,7 +14,7 @@ pub fn is_fenced(code: Code) -> bool {
     )
 }
 
-/// Returns true if a retry cannot help, because somebody has to change something.
+/// Returns true if a retry cannot help, because a user has to change a setting or a right.
 pub fn is_final(code: Code) -> bool {
     is_fenced(code)
         || is_denied(code)
@@ -54,7 +54,7 @@ pub fn is_about_fence(error: &BusError) -> bool {
 /// Prefix of the text that [`missing_right_message`] returns.
 const DENIED: &str = "denied: ";
 
-/// Returns a text that names who lacks which right, and how to grant it.
+/// Returns a text that names the principal and the missing right, and how to grant it.
 pub fn missing_right_message(who: &str, operation: AclOperation, resource: &AclResource) -> String {
     format!("{DENIED}{who} lacks the right {operation} on {resource}: grant it, see `eadt topics acls`")
 }

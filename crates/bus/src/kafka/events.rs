@@ -35,7 +35,7 @@ pub enum ConsumerEvent {
 /// A consumer and its queue.
 pub struct ConsumerQueue {
     queue: NonNull<native::rd_kafka_queue_t>,
-    /// Taken by [`Drop`]. Shared with requests that nobody has answered yet.
+    /// Taken by [`Drop`]. Unanswered requests share it.
     consumer: Option<Arc<BaseConsumer<KafkaContext>>>,
     topics: Vec<Arc<str>>,
     /// Topic of the last message.
@@ -78,7 +78,7 @@ impl ConsumerQueue {
         self.consumer.as_ref().expect("taken by drop only")
     }
 
-    /// Returns the next event; waits at most so long. `None` also for events that concern nobody.
+    /// Returns the next event, or `None` after the timeout. Also returns `None` for events that need no handling.
     #[allow(unsafe_code)]
     pub fn next(&mut self, timeout: Duration) -> Option<ConsumerEvent> {
         // Rounded up, so that a wait below a millisecond is not a spin.

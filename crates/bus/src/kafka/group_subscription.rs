@@ -1,7 +1,7 @@
 //! Topics that a member of a group subscribes to, as the broker passes them on: a version, and the topics. Owned partitions and other
 //! data of later versions follow, and are not read.
 
-/// More topics than anybody subscribes to.
+/// More topics than any member subscribes to.
 const MAX_TOPICS: usize = 10_000;
 
 /// Parses a subscription of the consumer protocol; `None` if it is none, such as while the group is empty or rebalances.

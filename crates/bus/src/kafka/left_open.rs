@@ -9,7 +9,7 @@ use super::member::ANSWER;
 use super::producer::hand_over;
 use crate::{ProducerRecord, Remedy, Result};
 
-/// A transaction that nobody ends.
+/// A transaction that is never ended.
 pub struct LeftOpen {
     producer: BaseProducer<KafkaContext>,
 }

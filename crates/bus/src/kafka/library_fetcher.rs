@@ -23,7 +23,7 @@ const ASK: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 struct LibraryPartition {
     at: TopicPartition,
-    /// The next offset expected from the broker; `None`: not started.
+    /// The next offset expected from the broker; `None` if not started.
     next: Option<i64>,
     paused: bool,
     /// Paused at the broker as well.
@@ -242,7 +242,7 @@ impl LibraryFetcher {
         }
     }
 
-    /// Hands out what was held while paused.
+    /// Delivers the records held during a pause.
     fn deliver_held(&mut self, max: usize, into: &mut Vec<PollEvent>) -> Result<()> {
         let end = into.len() + max;
         let mut emptied = Vec::new();
@@ -301,7 +301,7 @@ mod tests {
     use crate::conformance::send_all;
     use crate::{Bus, ConsumerRecord, IsolationLevel, Membership, StartOffset};
 
-    /// Of a consumer that nobody answers.
+    /// Returns a fetcher of a consumer that gets no answer.
     fn fetcher(partitions: &[i32]) -> LibraryFetcher {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", "127.0.0.1:1").set("group.id", "group");
@@ -391,7 +391,7 @@ mod tests {
         fetcher.deliver_held(2, &mut into).unwrap();
         assert_eq!(describe_items(&into), ["in-1/5", "in-0/0", "in-0/1"]);
         assert!(fetcher.released);
-        // What comes meanwhile waits its turn.
+        // Later records wait for their turn.
         deliver(&mut fetcher, 0, 5, &mut into);
         into.clear();
         fetcher.deliver_held(100, &mut into).unwrap();
@@ -421,7 +421,7 @@ mod tests {
         assert!(fetcher.partitions[0].stopped, "one is held still");
         fetcher.deliver_held(2, &mut into).unwrap();
         assert_eq!((into.len(), fetcher.partitions[0].stopped, fetcher.partitions[0].held_bytes), (3, false, 0));
-        // An assignment ends the broker's pause, and a start what was held.
+        // An assignment ends the broker's pause, and a start drops the held records.
         fetcher.pause(&[at(0)]).unwrap();
         fetcher.deliver(record(0, 3, 1), HOLD_BYTES + 1, &mut into).unwrap();
         fetcher.start(&at(0), 3).unwrap();
@@ -486,7 +486,7 @@ mod tests {
                 assert!(fetcher.poll(100, Duration::from_millis(100), &mut polled).unwrap().is_none());
                 polled.len() >= count
             });
-            // Whatever else the new assignment brings.
+            // Independent of the rest of the new assignment.
             fetcher.poll(100, Duration::from_secs(1), &mut polled).unwrap();
             describe_items(&std::mem::take(&mut polled))
         };

@@ -36,7 +36,7 @@ pub const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 /// The client library's own interval is three seconds.
 const HEARTBEAT: Duration = Duration::from_secs(5);
-/// What is wrong with a client that the brokers do not answer.
+/// Error text about a client that gets no answer.
 pub const CLIENT_UNANSWERED: &str = "no broker answers this client, though the cluster answers others: it is made anew";
 /// The broker was away for longer than [`SESSION_TIMEOUT`].
 const GIVEN_UP: &str = "the group gave the member up: its session ran out";
@@ -68,7 +68,7 @@ impl TransactionalProducer {
         Ok(Self { bus, instance, producer, context, stray: false, is_id_unsure })
     }
 
-    /// Fences whatever of past transactions is still on its way.
+    /// Fences past transactions that are still in flight.
     fn settle_past(&mut self) -> Result<()> {
         if self.stray && !crate::chaos::is_off("fresh-producer") {
             let fresh = Self::new(&self.bus, &self.instance)?;
@@ -105,7 +105,7 @@ impl std::fmt::Debug for KafkaMember {
 impl KafkaMember {
     pub fn join(bus: &KafkaBus, options: &MemberOptions) -> Result<Self> {
         let layout = bus.require_topics(&options.topics)?;
-        // First of all: it fences older members of the instance, and ends what they left open.
+        // First of all: it fences older members of the instance, and ends their open transactions.
         let transactional = match &options.membership {
             Membership::Transactional(name) => Some(TransactionalProducer::new(bus, name)?),
             Membership::Static(_) | Membership::Dynamic => None,
@@ -297,9 +297,9 @@ impl KafkaMember {
     }
 }
 
-/// Returns the name by which the group knows a member: its own, and a mark of what it reads. While the session lasts, the group
-/// gives a member of a known name the partitions that it had, whatever topics it asks for now. So a member that reads other
-/// topics, or topics with other partitions, needs another name.
+/// Returns the name of a member in the group: its own, and a mark of its topics. While the session lasts, the group gives a
+/// member of a known name its former partitions, for any topics. So a member that reads other topics, or topics with other
+/// partitions, needs another name.
 fn membership(own: &Membership, layout: &[(Arc<str>, i32)]) -> Membership {
     match own {
         Membership::Dynamic => Membership::Dynamic,
@@ -375,8 +375,8 @@ fn fill_transaction(
             .consumer()
             .group_metadata()
             .ok_or_else(|| BusError::new(Remedy::Restart, what, "the member is not in its group any more"))?;
-        // A member whose session ran out, with the broker away for longer, has no id until it has joined again; the broker takes
-        // that for one whom a newer member fenced. Asked after the id was, because it is given up together with the partitions.
+        // A member whose session ran out, with the broker away for longer, has no id until it has joined again; the broker
+        // answers as if a newer member had fenced it. Checked after the id, because it is lost together with the partitions.
         if fetcher.consumer().assignment_lost() {
             return Err(BusError::new(Remedy::Restart, what, GIVEN_UP));
         }
@@ -413,7 +413,7 @@ fn set_positions(consumer: &Arc<BaseConsumer<KafkaContext>>, positions: &TopicPa
 /// that is left behind.
 fn answer_within<T: Send + 'static>(limit: Duration, request: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (sender, receiver) = mpsc::sync_channel(1);
-    // Whoever asked may have given up.
+    // The receiver may have timed out.
     let asking = eadt_tasks::KAFKA_POSITIONS.thread(move || drop(sender.send(request())));
     asking.is_ok().then(|| receiver.recv_timeout(limit).ok()).flatten()
 }
@@ -443,7 +443,7 @@ fn abort(producer: &BaseProducer<KafkaContext>) -> Result<(), KafkaError> {
     }
 }
 
-/// Positions are set by whoever may read the topics.
+/// Makes the error of a refused request to set positions. It requires the right to read the topics.
 fn positions_error(what: &str, who: &str, positions: &TopicPartitionList, error: &RDKafkaError) -> BusError {
     let detail = error.to_string();
     let elements = positions.elements();
@@ -836,7 +836,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(20));
             member.fetcher.consumer().assignment_lost()
         });
-        // So a group answers whom it does not know: as if a newer member had come.
+        // A group answers unknown members like this: as if a newer member had come.
         brokers.cluster.request_errors(ApiKey::OffsetCommit, &[RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID]);
         assert!(!member.is_replaced());
         let error = member.commit_positions(&one_position()).unwrap_err();

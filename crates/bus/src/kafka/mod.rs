@@ -221,13 +221,13 @@ fn ends_retry_limit(code: Option<RDKafkaErrorCode>) -> Duration {
 /// Returns whether a question that was first asked at `begun` was left unanswered, and there is time to ask it of another broker.
 fn may_retry_unanswered(error: &KafkaError, begun: Instant) -> bool {
     let code = if let KafkaError::AdminOp(code) = error { Some(*code) } else { error.rdkafka_error_code() };
-    // The client library gives up a broker that its cluster no longer has, and what was asked of it.
+    // The client library drops a broker that its cluster no longer has, with its requests.
     let is_unanswered = matches!(code, Some(RDKafkaErrorCode::OperationTimedOut | RDKafkaErrorCode::DestroyBroker));
     is_unanswered && begun.elapsed() < ANSWER
 }
 
 impl KafkaBusState {
-    /// Makes a request by the client for metadata, and replaces that client if nobody answers it.
+    /// Makes a request with the metadata client, and replaces that client if it gets no answer.
     fn ask<T>(&self, request: impl FnOnce(&BaseConsumer<KafkaContext>) -> KafkaResult<T>) -> KafkaResult<T> {
         let (client, asked) = (self.metadata_client.get(), Instant::now());
         let answer = request(&client);
@@ -287,7 +287,7 @@ impl KafkaBusState {
 }
 
 impl KafkaBus {
-    /// Connects, and fails within ten seconds where no broker answers.
+    /// Connects, and fails within ten seconds if no broker answers.
     pub fn connect(options: KafkaOptions) -> Result<Self> {
         let what = format!("connecting to Kafka at {}", options.brokers);
         if let Some(reserved) = options.properties.keys().find(|name| RESERVED.contains(&name.as_str())) {
@@ -358,8 +358,8 @@ impl KafkaBus {
         if let Some(name) = membership.name() {
             config.set("group.instance.id", name);
         }
-        // The end of a partition is known to the client library only from a fetch that found nothing, and the broker holds that one
-        // back for so long. Who merges inputs waits for their ends before it can go on; others save requests.
+        // The end of a partition is known to the client library only from a fetch that found nothing, and the broker holds that
+        // one back for so long. A member that merges inputs waits for their ends before it can continue; others save requests.
         if !self.shared.options.properties.contains_key("fetch.wait.max.ms") {
             let is_merging = membership.is_transactional() && self.shared.options.fetch == FetchPath::Librdkafka;
             config.set("fetch.wait.max.ms", if is_merging { "10" } else { "100" });
@@ -409,8 +409,8 @@ impl KafkaBus {
         make_producer(&config, instance, self.context())
     }
 
-    /// Ends what a killed process left open, so that the client library need not wait for it; whatever goes wrong is left to the
-    /// library, which makes the same requests. Returns whether a request may still come to the broker.
+    /// Ends the open transaction of a killed process, so that the client library need not wait for it. Failures are left to the
+    /// library, which makes the same requests. Returns whether a request may still reach the broker.
     fn end_open_transaction(&self, instance: &str) -> bool {
         let FetchPath::Native = self.shared.options.fetch else { return false };
         let Ok(options) = FetchOptions::read(&self.producer_config()) else { return false };
@@ -431,7 +431,7 @@ impl KafkaBus {
         }
     }
 
-    /// Asks for the ends of a partition, and again while nobody answers or its leader is not known: for `most` in all, if given.
+    /// Asks for the ends of a partition, and retries if no answer comes or the leader is unknown, for `most` in all, if given.
     fn ask_for_ends(&self, at: &TopicPartition, most: Option<Duration>) -> Result<WatermarkOffsets> {
         let begun = Instant::now();
         let left = || most.map_or(ONE_BROKER, |most| most.saturating_sub(begun.elapsed()));
@@ -445,8 +445,8 @@ impl KafkaBus {
                 // Within a caller's short time a topic may not be known again yet.
                 return Err(self.ends_error(at, &error, is_missing(code) && most.is_none()));
             }
-            // The client library asks the leader that it knows, also one that is gone, and believes for minutes what it was
-            // answered while a broker came back.
+            // The client library asks the leader that it remembers, even one that is gone, and keeps for minutes the answer of
+            // a broker that was coming back.
             if !is_missing(code)
                 && let Err(error) = self.shared.fetch_metadata(Some(&at.topic), left())
             {
@@ -483,7 +483,7 @@ impl KafkaBus {
         config
     }
 
-    /// Returns the topics with how many partitions they have, by name; refuses where one is missing.
+    /// Returns the topics with how many partitions they have, by name; refuses if one is missing.
     fn require_topics(&self, topics: &[Arc<str>]) -> Result<Vec<(Arc<str>, i32)>> {
         // Names only: of other people's topics the settings may not be shown.
         let present = admin::layout(&self.shared, "")?;
@@ -518,11 +518,11 @@ fn make_producer(config: &ClientConfig, name: &str, context: KafkaContext) -> Re
 }
 
 fn transactional_id(instance: &str) -> String {
-    // A name that nobody ever had fences nobody.
+    // A new name fences no producer.
     if crate::chaos::is_off("fencing") { format!("{instance}-{}", std::process::id()) } else { instance.to_owned() }
 }
 
-/// Longest time until a broker answers what the ids of topics are: without them a topic that was made anew is not noticed.
+/// Longest time until a broker answers with the ids of topics: without them a recreated topic is not noticed.
 const IDS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Property for the most kilobytes of undelivered records that a producer holds.
 const QUEUE: &str = "queue.buffering.max.kbytes";
@@ -759,7 +759,7 @@ mod tests {
         };
         let error = with("/dev/zero").unwrap_err().to_string();
         assert!(error.contains("bus.properties.ssl.ca.location=/dev/zero is no plain file"), "{error}");
-        // A folder of certificates is possible, and what is not there is the library's to report.
+        // A folder of certificates is possible, and the library reports missing files.
         assert!(with("/").is_ok() && with("/nowhere/file").is_ok());
     }
 

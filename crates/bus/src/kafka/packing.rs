@@ -27,7 +27,7 @@ pub struct RecordContent {
 pub struct RecordPacker {
     block: BytesMut,
     names: Vec<Arc<str>>,
-    /// The same names, for the records; `None`: made anew for the next one.
+    /// The same names, for the records; `None` if they are made anew for the next record.
     shared: Option<Arc<[Arc<str>]>>,
     /// Index of the name and length of the value, for each header of the present record.
     entries: Vec<(usize, usize)>,
@@ -38,7 +38,7 @@ impl RecordPacker {
         Self { block: BytesMut::with_capacity(BLOCK), names: Vec::new(), shared: None, entries: Vec::new() }
     }
 
-    /// Headers: names, UTF-8 or replaced where they are not, and values, in order.
+    /// Headers: names, UTF-8 or replaced if they are not, and values, in order.
     pub fn pack<'a>(
         &mut self,
         key: Option<&[u8]>,
@@ -123,7 +123,7 @@ mod tests {
         packer.pack(key.as_deref(), value.as_deref(), headers.iter().map(|(name, value)| (&name[..], &value[..])))
     }
 
-    /// Each part copied by itself.
+    /// Returns each part copied by itself.
     fn plainly((key, value, headers): &Raw) -> RecordContent {
         let header = |(name, value): &(Vec<u8>, Vec<u8>)| (String::from_utf8_lossy(name).into(), Bytes::from(value.clone()));
         RecordContent {

@@ -1,9 +1,9 @@
 //! Plain idempotent producers.
 //!
-//! The client library (2.12) sometimes never delivers anything again after its broker was away for some seconds, and
-//! reports nothing. So a producer whose records nobody acknowledges although the cluster answers is made anew, with the
-//! records that it had taken. Some of these may then be in the log twice, and none is missing. They carry a mark
-//! ([`SENT_AGAIN`]), so that readers count them once.
+//! The client library (2.12) sometimes never delivers anything again after its broker was away for some seconds, and reports
+//! nothing. So a producer is made anew, with the records that it had taken, if its records are not acknowledged although the
+//! cluster answers. Some of these may then be in the log twice, and none is missing. They carry a mark ([`SENT_AGAIN`]), so
+//! that readers count them once.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -90,11 +90,11 @@ pub struct KafkaProducer {
     name: String,
     accepted_count: u64,
     silence: SilenceWatchdog,
-    /// Topic of the last record, which is what the cluster is asked about.
+    /// Topic of the last record, for requests to the cluster.
     topic: Box<str>,
     /// Records that an earlier producer gave back, and that were not handed over again yet.
     again: VecDeque<ProducerRecord>,
-    /// The last flush ended before everything was delivered, and nothing was sent since: the caller has counted what is left.
+    /// The last flush ended before everything was delivered, and nothing was sent since: the caller has counted the rest.
     is_flush_given_up: bool,
 }
 
@@ -130,8 +130,8 @@ impl KafkaProducer {
         self.context.take_failure(what, || self.producer().client().fatal_error(), Remedy::Stop).map_or(Ok(()), Err)
     }
 
-    /// Returns how long the end waits for records in flight. Not at all after a flush that was given up: whoever flushed has counted
-    /// them as not delivered, and has waited already.
+    /// Returns how long the end waits for records in flight. Zero after an abandoned flush: its caller has waited already, and
+    /// counted them as not delivered.
     const fn last_flush_timeout(&self) -> Duration {
         if self.is_flush_given_up { Duration::ZERO } else { LAST_FLUSH }
     }
@@ -294,7 +294,7 @@ mod tests {
     use super::*;
     use crate::{IsolationLevel, PollEvent, StartOffset, TopicPartition};
 
-    /// Of this thread so far.
+    /// Returns the CPU time of this thread so far.
     fn cpu() -> Duration {
         let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
         Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn who_waits_for_a_broker_leaves_the_processor_to_others() {
         let mut config = ClientConfig::new();
-        // Nobody listens there.
+        // No broker listens at this address.
         config.set("bootstrap.servers", "127.0.0.1:1");
         let producer = BaseProducer::from_config_and_context(&config, KafkaContext::new("".into())).unwrap();
         let record = ProducerRecord {
@@ -354,7 +354,7 @@ mod tests {
 
     #[test]
     fn a_producer_that_nobody_answers_though_the_cluster_does_is_made_anew_and_nothing_is_missing() {
-        // To be tried again, for ever: nothing was written, or it is not known.
+        // Retried for ever: nothing was written, or this is unknown.
         use RDKafkaRespErr::{
             RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS as UNWRITTEN, RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS_AFTER_APPEND as WRITTEN,
         };

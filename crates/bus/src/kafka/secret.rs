@@ -23,7 +23,7 @@ impl Secret {
         Self(SecretString::from(text.into()))
     }
 
-    /// Returns the text itself, for whoever hands it on.
+    /// Returns the text itself, to pass it to a client.
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
     }
@@ -110,7 +110,7 @@ pub fn hide<S: Serializer>(properties: &std::collections::BTreeMap<String, Strin
     serializer.collect_map(properties.iter().map(|(name, value)| (name, shown_property(name, value))))
 }
 
-/// Returns the key of the first secret among the settings of a file, where none belongs: files are copied, committed and shown.
+/// Returns the key of the first secret among the settings of a file, which must have none: files are copied, committed and shown.
 /// Its value is left out.
 pub fn secret_in_file(settings: &Value) -> Option<String> {
     let bus = settings.get("bus")?;
@@ -191,7 +191,7 @@ mod tests {
             ("compression.type", true),
             ("acks", true),
             ("message.timeout.ms", true),
-            // What the library marks as sensitive, but for names of users and files.
+            // Settings that the library marks as sensitive, except names of users and files.
             ("ssl.key.password", false),
             ("ssl.key.pem", false),
             ("ssl_key", false),
@@ -203,7 +203,7 @@ mod tests {
             ("sasl.oauthbearer.client.credentials.client.secret", false),
             ("sasl.oauthbearer.assertion.private.key.passphrase", false),
             ("sasl.oauthbearer.assertion.private.key.pem", false),
-            // What it does not have.
+            // Settings that the library does not have.
             ("sasl.pasword", false),
             ("sasl.jaas.config", false),
             ("lingerms", false),

@@ -1,4 +1,5 @@
-//! A log whose broker forgets to mark transactions: nothing after them is readable as committed, until somebody ends them.
+//! A log whose broker forgets to mark transactions: nothing after them is readable as committed, until they are ended from
+//! outside.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -23,7 +24,7 @@ struct Hanging {
 
 type HangingByPartition = BTreeMap<TopicPartition, Hanging>;
 
-/// Hides what hangs of a log. Clones share it.
+/// Hides hanging transactions of a log. Clones share it.
 #[derive(Debug, Clone)]
 pub struct ForgetfulBus<B> {
     pub inner: B,
@@ -55,7 +56,7 @@ impl<B: Bus> ForgetfulBus<B> {
         self.hanging.lock().unwrap().extend(partitions.iter().zip(firsts).map(open));
     }
 
-    /// Ends what is a member's own of these partitions.
+    /// Ends a member's own transactions in these partitions.
     pub fn end_own(&self, partitions: &[TopicPartition], end: TransactionEnd) {
         let mut hanging = self.hanging.lock().unwrap();
         for at in partitions {
@@ -74,7 +75,7 @@ impl<B: Bus> ForgetfulBus<B> {
         self.hanging.lock().unwrap().get(at).is_some_and(|hanging| hanging.ended.is_none())
     }
 
-    /// Returns the end of the transaction in this partition; `None`: it hangs, or there is none.
+    /// Returns the end of the transaction in this partition; `None` if it hangs, or there is none.
     pub fn ended(&self, at: &TopicPartition) -> Option<TransactionEnd> {
         self.hanging.lock().unwrap().get(at).and_then(|hanging| hanging.ended)
     }

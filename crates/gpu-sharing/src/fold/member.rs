@@ -158,7 +158,7 @@ impl SharingMemberState {
         self.newest_layout().is_some_and(|newest| settings.shares_gpus(newest))
     }
 
-    /// Returns the layout in force as of the last evaluation, where this stage decides about it.
+    /// Returns the layout in force as of the last evaluation, if this stage decides about it.
     pub fn present(&self, settings: &FoldSettings) -> Option<&Workload> {
         self.now.as_ref().filter(|now| settings.shares_gpus(now))
     }
@@ -242,7 +242,7 @@ impl SharingMemberState {
         if ours && self.now.as_ref().is_some_and(|now| now.generation != layout.generation) {
             self.restarts.push_back(layout.time);
         }
-        // Somebody else chose its share: that is its own from now on.
+        // The share was changed by another manager, so it is the workload's own from now on.
         let share = layout.layout.mps_thread_percentage;
         if !ours && self.probe.as_ref().is_some_and(|probe| self.now.is_none() || !probe.explains(share)) {
             self.probe = None;
@@ -333,7 +333,7 @@ impl SharingMemberState {
         }
     }
 
-    /// Returns the decision of an evaluation that a window completes; `reason` where the evaluation did not wait for it.
+    /// Returns the decision of an evaluation that a window completes; `reason` if the evaluation did not wait for it.
     pub fn decision_for(&mut self, window: &EfficiencyWindow, own: &GpuSharingSettings, reason: &str) -> Option<Decision> {
         let end = window.window_end;
         let workload = self.now.as_ref().or(self.newest_layout()).filter(|_| self.pending_decision.has_no_decision_for(end));
@@ -543,7 +543,7 @@ fn request_expiry(request: &RequestedShare, own: &GpuSharingSettings) -> EventTi
     request.newest.plus_seconds(own.decision_expiry_seconds + SETTLE_SECONDS)
 }
 
-/// Returns the time of a workload's decision of this id, where it is of this controller.
+/// Returns the time of a workload's decision of this id, if it is of this controller.
 fn decided_at(workload: &str, id: &str) -> Option<EventTime> {
     id.strip_prefix(workload)?.strip_prefix('@')?.strip_suffix(CONTROLLER)?.strip_suffix('/')?.parse().ok()
 }

@@ -220,7 +220,7 @@ impl GpuSharingFold {
         }
     }
 
-    /// Makes room: of the workloads that are gone, what was measured longest ago.
+    /// Makes room: of the workloads that are gone, forgets the oldest measurements.
     fn forget_oldest(&mut self) -> bool {
         let idle = self.members.iter().filter(|(_, member)| member.is_idle(&self.settings));
         let Some(name) = idle.min_by_key(|(_, member)| member.through()).map(|(name, _)| name.clone()) else { return false };
@@ -319,7 +319,7 @@ impl GpuSharingFold {
             if decision.action != ControllerAction::Maintain {
                 member.on_decision(&decision);
             }
-            // Windows of who has another controller by now are not this stage's.
+            // Windows of workloads with another controller by now are not this stage's.
             let is_awaited = member.present(&self.settings).is_some() && member.is_awaited(time, &self.own);
             out.extend(member.pending_decision.queue_decision(decision, is_awaited));
         }

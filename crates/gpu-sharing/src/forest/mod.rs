@@ -77,7 +77,7 @@ pub struct Forest {
 }
 
 impl Forest {
-    /// Grows a forest; in parallel where rayon has threads, to the same result.
+    /// Grows a forest; in parallel if rayon has threads, to the same result.
     pub fn grow(samples: &TrainingSamples, settings: &ForestSettings) -> Result<Self, SettingsError> {
         let features = samples.names().len() as u32;
         let tried = settings.features_per_split.unwrap_or(features);

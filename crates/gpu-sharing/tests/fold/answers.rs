@@ -1,4 +1,4 @@
-//! What becomes of decisions, and of layouts, whoever made them.
+//! Tests answers to decisions, and layouts from any writer.
 
 use eadt_schemas::v1::{ActuationOutcome, ChangeValidation, UpdateMode, Workload};
 
@@ -26,7 +26,7 @@ fn what_is_refused_is_not_asked_for_again_for_a_while() {
     site.assert_reason("a/steep", "no change before");
 }
 
-/// Each is decided twice before it is applied: what becomes of the first of the two is what became of the change.
+/// Each is decided twice before it is applied: the outcome of the first decision counts for the change.
 #[test]
 fn what_is_rolled_back_is_not_asked_for_again_for_a_while() {
     let mut site = Site::new(vec![job("a/steep", 0.95, &[0..400])]);
@@ -35,7 +35,7 @@ fn what_is_rolled_back_is_not_asked_for_again_for_a_while() {
     assert_eq!((site.asked_at(), site.shares()), (vec![4, 5], vec![50]));
     site.run(60);
     assert_eq!(site.asked_at(), [4, 5, 68], "an hour after the look that knew of it");
-    // What is rolled back is a share that it had to be measured at: it is not left with that.
+    // The rolled-back share was only for measuring: the workload does not keep it.
     let mut site = Site::new(vec![job("a/steep", 0.95, &[0..400])]);
     site.until(0, 100);
     site.actuator = Actuator::RollsBack;
@@ -134,16 +134,16 @@ fn a_look_goes_by_the_newest_layout_of_its_time_however_layouts_came() {
     declare_layout(&mut site, 6, 270);
     assert_eq!(look(&mut site), Some(5));
     assert_eq!(look(&mut site), Some(6));
-    // What comes later for the same time corrects it.
+    // A later layout for the same time corrects it.
     declare_layout(&mut site, 7, 301);
     declare_layout(&mut site, 8, 301);
     assert_eq!(look(&mut site), Some(8));
-    // Also after a look; what is older does not count any more.
+    // Also after an evaluation; older layouts do not count any more.
     declare_layout(&mut site, 9, 301);
     assert_eq!(look(&mut site), Some(9));
     declare_layout(&mut site, 3, 120);
     assert_eq!(look(&mut site), Some(9));
-    // Not more than 64 are kept for later looks: the oldest of more is taken for what is in force.
+    // At most 64 are kept for later evaluations: the oldest of more counts as the layout in force.
     for i in 1..=64 {
         declare_layout(&mut site, 10 + i as u64, 1_000 + i);
     }

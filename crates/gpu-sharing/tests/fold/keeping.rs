@@ -1,4 +1,4 @@
-//! What is kept from one commit to the next, and for how long.
+//! Tests the state that is kept from one commit to the next, and for how long.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +64,8 @@ fn state_that_any_release_kept_goes_on_as_if_nothing_had_happened() {
     restore("#cluster//later//x", &[9]).unwrap();
 }
 
-/// GPUs that only others share come and go; without a member nobody ever looks at them. However far apart their windows are.
+/// GPUs of other workloads come and go. Without a member they are never evaluated, but must be forgotten, however far apart
+/// their windows are.
 #[test]
 fn gpus_of_others_are_forgotten_though_there_are_no_members() {
     for minutes in [1, 7, 11, 30] {
@@ -81,7 +82,7 @@ fn gpus_of_others_are_forgotten_though_there_are_no_members() {
     }
 }
 
-/// So that it starts where it stood if it comes back, and no longer than anybody could report of it.
+/// So that it resumes if it comes back, and no longer than inputs about it are kept.
 #[test]
 fn who_is_gone_is_remembered_for_as_long_as_inputs_are_kept() {
     let settings = FoldSettings { retention: 600 * 1_000_000, ..settings() };

@@ -1,4 +1,4 @@
-//! What workloads do alone: at which shares that is measured, and how each gets its own back.
+//! Tests measurements of workloads alone: at which shares they are made, and how each workload gets its own share back.
 
 use eadt_core::FoldSettings;
 use eadt_schemas::counts::counted_as;
@@ -145,8 +145,8 @@ fn company_that_comes_while_a_job_is_measured_puts_it_back() {
     assert!(site.changes().last().unwrap().reason.contains("not alone on its GPU any more"));
 }
 
-/// Nobody carries anything out. The last decision may have been applied without its layout having been declared yet: also that is
-/// waited for only until it is void.
+/// No actuator applies a decision. The last decision may have been applied without its layout having been declared yet: also
+/// this is waited for only until the decision expires.
 #[test]
 fn a_share_that_does_not_come_into_force_is_asked_for_until_it_is_given_up_and_again_after_a_rest() {
     for applied in [false, true] {
@@ -184,7 +184,7 @@ fn who_falls_silent_while_it_is_measured_gets_its_share_back() {
     assert_eq!(site.shares()[0], 50, "{:?}", site.last("a/steep").reason);
 }
 
-/// The other, on a GPU of its own, is why anybody looks.
+/// The other one, on a GPU of its own, causes the evaluations.
 #[test]
 fn whose_windows_stop_while_it_is_measured_gets_its_share_back() {
     let mut site = measured_at_20();
@@ -254,7 +254,7 @@ fn who_must_not_be_changed_for_a_while_gets_its_share_back_after_it() {
     }
 }
 
-/// Who only takes recommendations gets one.
+/// A workload that only takes recommendations gets one.
 #[test]
 fn who_takes_recommendations_is_recommended_to_go_back() {
     let mut site = measured_at_20();
@@ -314,7 +314,7 @@ fn a_change_that_comes_late_does_not_leave_a_share_behind() {
     assert_eq!(site.shares(), [50, 50], "{}", site.last("a/steep").reason);
 }
 
-/// It was asked for a layout that somebody changed since.
+/// It was requested for a layout that has been changed from outside since.
 #[test]
 fn a_change_that_cannot_come_any_more_is_not_waited_for() {
     let mut site = Site::new(vec![job("a/steep", 0.95, &[0..400]), job("b/flat", 0.05, &[4..400])]);
@@ -326,7 +326,7 @@ fn a_change_that_cannot_come_any_more_is_not_waited_for() {
     site.assert_reason("b/flat", "a/steep was not measured enough while it was alone");
 }
 
-/// It is gone for a moment, as where its label is lost, and comes back as it was: what was measured counts, and so do restarts.
+/// It is gone for a moment, as when its label is lost, and comes back as it was: what was measured counts, and so do restarts.
 #[test]
 fn who_comes_back_as_it_was_measured_goes_on_from_there_and_gets_its_share_back() {
     for (share, allowed, asked) in [(20, None, &[100, 20, 50][..]), (100, Some(2), &[100, 50])] {

@@ -1,4 +1,4 @@
-//! Learned models of boards, and what they change.
+//! Tests learned models of boards, and their effect.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -14,7 +14,7 @@ pub fn crowding(shares: &[u32]) -> f64 {
     if shares.iter().any(|share| *share >= 80) { 0.6 } else { 0.97 }
 }
 
-/// What other pairs taught about it.
+/// Returns a model learned from other pairs.
 pub fn learned() -> Model {
     let exponents: [f64; 6] = [0.02, 0.1, 0.3, 0.6, 0.9, 1.0];
     let part = |share: u32, i: usize| (f64::from(share) / 100.0).powf(exponents[i]);
@@ -69,13 +69,13 @@ fn a_learned_model_knows_what_adding_up_has_to_find_out() {
     assert_eq!(change.model_version.as_deref(), Some("partition/board@7"));
     assert!(change.reason.ends_with("work per watt, as predicted by partition/board@7"), "{}", change.reason);
     assert!(knows.decisions.iter().any(|decision| decision.validation == ChangeValidation::Kept));
-    // Also who stays as it is for now does so by its word.
+    // Decisions to keep a layout are from the model, too.
     let stays = |decision: &&Decision| decision.action == ControllerAction::Maintain && decision.model_version.is_some();
     let stay = knows.decisions.iter().find(stays).expect("a/steep waits until b/flat was reduced");
     assert_eq!((&*stay.workload, stay.model_version.as_deref()), ("a/steep", Some("partition/board@7")));
     assert!(stay.reason.ends_with("reductions are made first"), "{}", stay.reason);
     assert_eq!(knows.stage.tally().models, 1);
-    // Who is alone is decided about by no model.
+    // Decisions about a workload that is alone use no model.
     assert!(knows.changes()[..6].iter().all(|change| change.model_version.is_none()));
 }
 
@@ -117,7 +117,7 @@ fn models_that_give_no_figure_are_counted_and_adding_up_goes_on() {
     };
     let form = changed(&|model| model.parameters["format"] = "eadt.partition-model.v2".into());
     let damaged = changed(&|model| model.parameters["model"]["rates"]["trees"][0] = "AAAA".into());
-    // Figures by which nothing can be judged, or anything: whoever reads them must not end by them.
+    // Figures that make a comparison impossible or meaningless: their readers must not fail on them.
     let figure = |name: &str, value: f64| changed(&|model| model.parameters["model"][name] = value.into());
     let absurd = [
         figure("idle_watts", 1e300),

@@ -1,4 +1,4 @@
-//! Several workloads on one GPU: when its partition is turned, and the reason where it is not.
+//! Several workloads on one GPU: when its partition is turned, and the reason if it is not.
 
 use std::collections::BTreeSet;
 
@@ -132,7 +132,7 @@ fn while_windows_of_a_workload_show_nothing_its_gpu_is_left_as_it_is() {
     assert_eq!(just_enough, [beside, beside]);
 }
 
-/// What it does beside the other is unknown.
+/// Its throughput beside the other is unknown.
 #[test]
 fn windows_in_which_nothing_was_done_do_not_count_for_a_partition() {
     for rate in [0.0, -1.0] {

@@ -31,8 +31,8 @@ pub fn at(minute: i64) -> EventTime {
     EventTime::from_micros(minute * 60 * 1_000_000)
 }
 
-/// The window of the minute that ends then, of a workload among so many on shared devices; everything is known of it but its
-/// figures.
+/// Returns the window of the minute that ends then, of a workload among so many on shared devices; everything is known of it
+/// but its figures.
 pub fn window(name: &str, minute: i64, tenants: u32, shared: &[&str]) -> EfficiencyWindow {
     EfficiencyWindow {
         id: format!("{name}/{minute}"),
@@ -61,7 +61,7 @@ pub struct Job {
     up: i64,
     /// It reports no progress.
     pub mute: bool,
-    /// Where its present layout is not to stay, what it goes back to and the decision that made it.
+    /// If its present layout is not to stay, what it goes back to and the decision that made it.
     undone: Option<(Layout, String)>,
 }
 
@@ -92,7 +92,7 @@ pub fn in_turn() -> Vec<Job> {
     vec![job("a/steep", 0.95, &[0..40, 80..400]), job("b/flat", 0.05, &[40..400])]
 }
 
-/// What becomes of decisions.
+/// Outcomes of decisions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Actuator {
     Obeys,
@@ -101,10 +101,10 @@ pub enum Actuator {
     RollsBack,
 }
 
-/// What makes one case of a test another than the rest.
+/// Changes the input of one case of a test.
 pub type Change<T> = fn(&mut T);
 
-/// What happens to a window on its way to the stage; false: it is lost.
+/// Changes a window on its way to the stage; false if it is lost.
 type Wire = Box<dyn Fn(&mut EfficiencyWindow) -> bool>;
 
 pub struct Site {
@@ -116,7 +116,7 @@ pub struct Site {
     /// How much of their throughput alone tenants keep at a partition.
     pub contention: fn(&[u32]) -> f64,
     pub actuator: Actuator,
-    /// Decisions are carried out so many minutes late, and refused where the layout is another one by then.
+    /// Decisions are carried out so many minutes late, and refused if the layout is another one by then.
     pub delay: i64,
     pub coming: Vec<(i64, Decision)>,
     /// Windows show how busy the SMs were.
@@ -192,7 +192,7 @@ impl Site {
         self.stage.fold(JointEvent::Window(window), Some(&window.workload), window.window_end, &mut self.decisions).unwrap();
     }
 
-    /// The actuator reports what became of a decision.
+    /// Reports the outcome of a decision, like the actuator.
     pub fn answer(&mut self, workload: &str, decision: &str, outcome: ActuationOutcome, time: EventTime) {
         let id = format!("{decision}#{outcome:?}");
         let (workload, decision_id) = (workload.to_owned(), decision.to_owned());
@@ -263,7 +263,7 @@ impl Site {
         }
     }
 
-    /// Somebody else changes a workload: as its generation shows, its layout, too.
+    /// Changes a workload from outside: its generation shows it, and its layout may, too.
     pub fn change(&mut self, job: usize, change: impl FnOnce(&mut Workload)) {
         let workload = &mut self.jobs[job].workload;
         let before = workload.layout.clone();
@@ -318,7 +318,7 @@ impl Site {
         self
     }
 
-    /// Writes the state, and goes on from what was written.
+    /// Writes the state, and restores the stage from it.
     pub fn crash(&mut self) {
         for record in self.stage.take_changes() {
             self.log.insert(record.key, record.value);
@@ -334,12 +334,12 @@ impl Site {
         self.decisions.iter().filter(|decision| decision.action != ControllerAction::Maintain).collect()
     }
 
-    /// The shares that were asked for, in their order.
+    /// Returns the shares that were asked for, in their order.
     pub fn asked(&self) -> Vec<u32> {
         self.changes().iter().map(|change| change.to.mps_thread_percentage.unwrap()).collect()
     }
 
-    /// The minutes in which something was asked for, in the order of the decisions.
+    /// Returns the minutes in which something was asked for, in the order of the decisions.
     pub fn asked_at(&self) -> Vec<i64> {
         self.changes().iter().map(|change| change.time.micros() / 60_000_000).collect()
     }

@@ -8,7 +8,7 @@ use eadt_schemas::v1::{ActuationOutcome, ControllerAction, Origin, UpdateMode, W
 
 use super::site::{GPU, Site, at, in_turn, job, settings_with, window};
 
-/// Of measuring, of a partition that helps, and of one that does not.
+/// Decisions of measuring, of a partition that helps, and of one that does not.
 #[test]
 fn every_decision_names_who_made_it_what_it_starts_from_and_when_it_is_void() {
     let mut decisions = Vec::new();
@@ -87,7 +87,7 @@ fn a_window_that_comes_again_neither_counts_nor_gets_another_decision() {
     assert_eq!(site.decisions.len(), 2);
     site.run(1);
     site.assert_reason("a/steep", "measured at 50 %, 2 of 3 windows");
-    // Nor where the workload was gone for a moment.
+    // Nor if the workload was gone for a moment.
     site.gone("a/steep");
     site.declare(&Workload { time: at(3).plus_micros(1), ..site.jobs[0].workload.clone() });
     site.see(&figures(3, &site));
@@ -136,7 +136,7 @@ fn looks_and_what_they_found_are_counted() {
     assert_eq!(counts(&site), (40, 0, 0, 1), "a/steep was measured alone");
     site.run(60);
     assert_eq!(counts(&site), (100, 0, 1, 2), "one look for both windows of a minute");
-    // For the windows of others nobody looks.
+    // Windows of others are not evaluated.
     site.see(&window("c/other", 105, 2, &[GPU]));
     assert_eq!(counts(&site), (100, 0, 1, 2));
 }
@@ -174,7 +174,7 @@ fn what_comes_after_a_look_that_it_belonged_to_is_counted_and_the_next_decisions
     assert_eq!(site.last("a/steep").evidence.get(LATE_SECONDS), None);
 }
 
-/// Windows that end between those of another workload, as where windows begin with the run.
+/// Windows that end between those of another workload, as when windows begin with the run.
 #[test]
 fn where_a_workload_is_stays_known_for_one_and_a_half_windows() {
     let mut site = Site::new(["a/steep", "b/flat"].map(|name| job(name, 0.5, &[])).to_vec());

@@ -1,4 +1,4 @@
-//! What several tests need.
+//! Shared parts of several tests.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use eadt_gpu_sharing::evaluate::EvaluationSet;
@@ -12,7 +12,7 @@ pub fn trial(suite: &[SharedWorkload], seed: u64, plan: impl Fn(&SharingLab) -> 
     EvaluationSet { measured: seen.measure(&plan(&seen)).unwrap(), truth: really.measure(&plan(&really)).unwrap() }
 }
 
-/// The paper's 121 pairs at nine partitions each.
+/// Returns the paper's 121 pairs at nine partitions each.
 pub fn paper_pairs(seed: u64) -> EvaluationSet {
     trial(&paper_suite(), seed, |lab| LabPlan { groups: lab.pairs(PAPER_MEMORY_GIB), partitions: tenths(), clocks: vec![None] })
 }

@@ -120,7 +120,7 @@ pub fn is_permission_missing(status: &kube::core::Status) -> bool {
     status.code == 403 && status.message.contains("forbidden: User \"")
 }
 
-/// Returns the other owners of fields and their fields, where that is why a write failed.
+/// Returns the other owners of fields and their fields, if that is why a write failed.
 pub fn field_conflict(error: &Error) -> Option<String> {
     let Error::Api(status) = error else { return None };
     let causes = status.details.as_ref()?.causes.iter().filter(|cause| cause.reason == "FieldManagerConflict");
@@ -154,7 +154,7 @@ impl ApiServer {
         Api::namespaced_with(self.client.clone(), namespace, &kind_resource(kind))
     }
 
-    /// Returns the present object in the API server's store; `None`: there is none.
+    /// Returns the present object in the API server's store; `None` if there is none.
     pub async fn get(&self, kind: &'static WorkloadKind, namespace: &str, name: &str) -> Result<Option<Value>, ClusterError> {
         let what = format!("reading {} {namespace}/{name}", kind.kind);
         let object = call_with_timeout(&what, self.api(kind, namespace).get_opt(name)).await?;

@@ -13,7 +13,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::client::error_text;
 
-/// Returns the configuration of a context (`None`: the current one) in the files of `KUBECONFIG`, or in `~/.kube/config`.
+/// Returns the configuration of a context (`None` for the current one) in the files of `KUBECONFIG`, or in `~/.kube/config`.
 pub async fn from_context(context: Option<&str>) -> Result<Config, String> {
     load(&paths()?, context).await
 }
@@ -162,7 +162,7 @@ fn check_user(user: &mut AuthInfo) -> Result<(), String> {
     if let (None, Some(file)) = (&user.token, &user.token_file) {
         let text = files::read_text(Path::new(file), SMALL_BYTES);
         let text = text.map_err(|error| format!("cannot read tokenFile {file}: {error}"))?;
-        // The client reads it again every minute, and sends what is in it.
+        // The client reads it again every minute, and sends its content.
         if text != trimmed("tokenFile", &text)? {
             return Err(format!("tokenFile {file} begins or ends with a space or a line break: write the token alone into it"));
         }
@@ -184,7 +184,7 @@ fn trimmed(key: &str, token: &str) -> Result<String, String> {
     Ok(token.to_owned())
 }
 
-/// Returns what is wrong with a kubeconfig and where, without any of its values.
+/// Describes the error of a kubeconfig and its place, without any of its values.
 fn describe(path: &Path, error: &KubeconfigError) -> String {
     let KubeconfigError::Parse(error) = error else { return format!("{}: {error}", path.display()) };
     let kind = yaml_error_kind(error);
@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(config.auth_info.token_file.unwrap(), folder.path().join("token").to_str().unwrap());
     }
 
-    /// As kubectl merges the files of `KUBECONFIG`: the first one that sets a name wins.
+    /// Merges the files of `KUBECONFIG` like kubectl: the first one that sets a name wins.
     #[test]
     fn files_are_merged_and_texts_of_every_encoding_are_read() {
         let folder = tempfile::tempdir().unwrap();

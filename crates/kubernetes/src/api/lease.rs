@@ -45,13 +45,13 @@ impl Default for Leadership {
 }
 
 impl Leadership {
-    /// Returns the term in which this process leads now; `None`: it does not.
+    /// Returns the term in which this process leads now; `None` if it does not lead.
     pub fn term(&self) -> Option<u64> {
         let held = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         held.until.filter(|until| Instant::now() < *until).map(|_| held.term)
     }
 
-    /// Returns how long this process has led without a gap; `None`: it does not lead.
+    /// Returns how long this process has led without a gap; `None` if it does not lead.
     pub fn led_for(&self) -> Option<Duration> {
         let held = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         held.until.filter(|until| Instant::now() < *until).and_then(|_| held.since).map(|since| since.elapsed())
@@ -155,7 +155,7 @@ impl LeaseCandidate {
         }
     }
 
-    /// Does one round: returns the term in which this candidate leads now, or who else does.
+    /// Does one round. Returns the term in which this candidate leads now, or the present leader.
     async fn renew_or_acquire(&mut self) -> Result<Result<u64, String>, Error> {
         let present = self.api.get_opt(&self.name).await?;
         let spec = present.as_ref().and_then(|lease| lease.spec.clone()).unwrap_or_default();

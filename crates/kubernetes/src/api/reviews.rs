@@ -1,8 +1,8 @@
 //! Asks the API server for the user of a token (`TokenReview`).
 //!
-//! In: a bearer token and its audience. Out: the user and the audiences from the API server, nobody, or the reason why there is
-//! no answer. The caller decides about access. The token is sent to the API server only. Since an answer repeats the request,
-//! nothing of an answer is shown except the text of a refusal, without the token.
+//! In: a bearer token and its audience. Out: the user and the audiences from the API server, no user, or the reason why there
+//! is no answer. The caller decides about access. The token is sent to the API server only. Since an answer repeats the
+//! request, nothing of an answer is shown except the text of a refusal, without the token.
 
 use std::fmt;
 use std::time::Duration;
@@ -50,8 +50,8 @@ impl TokenReviews {
         Self { client }
     }
 
-    /// Returns the user of a token; `None`: it is invalid, or not for this audience. The error has the reason why there is no
-    /// answer, as text.
+    /// Returns the user of a token; `None` if it is invalid, or not for this audience. The error has the reason why there is
+    /// no answer, as text.
     pub async fn review(&self, token: &str, audience: &str) -> Result<Option<ReviewedUser>, String> {
         let answer = tokio::time::timeout(ANSWER, self.create_review(token, audience)).await;
         let answer = answer.unwrap_or_else(|_| Err(format!("no answer from the API server within {} s", ANSWER.as_secs())));

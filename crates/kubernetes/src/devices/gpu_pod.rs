@@ -9,11 +9,11 @@ pub struct GpuPod {
     pub namespace: String,
     pub name: String,
     pub uid: String,
-    /// Creation time by the API server; `None`: it is absent.
+    /// Creation time by the API server; `None` if it is absent.
     pub created: Option<EventTime>,
 }
 
-/// Reads a pod where it holds GPUs, or may (a claim of unknown devices).
+/// Reads a pod if it holds GPUs, or may (a claim of unknown devices).
 pub fn read_gpu_pod(pod: &Value) -> Option<GpuPod> {
     let spec = &pod["spec"];
     let lists = [&spec["containers"], &spec["initContainers"]];

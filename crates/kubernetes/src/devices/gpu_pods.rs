@@ -142,13 +142,13 @@ impl GpuPodIndex {
         }
     }
 
-    /// Returns the workloads of which must be asked which pods are theirs. What comes from now on may be missing in the answers.
+    /// Returns the workloads whose pods must be requested. Pods that come from now on may be missing in the answers.
     pub fn take_unresolved(&mut self) -> Vec<ObjectKey> {
         let unknown = self.workloads.iter_mut().filter_map(|(key, own)| std::mem::take(&mut own.unresolved).then(|| key.clone()));
         unknown.collect()
     }
 
-    /// Sets the pods of a workload; `None`: there was no answer.
+    /// Sets the pods of a workload; `None` if there was no answer.
     pub fn resolve(&mut self, key: &ObjectKey, pods: Option<BTreeSet<String>>) {
         let Some(own) = self.workloads.get_mut(key) else { return };
         let Some(pods) = pods else {
@@ -167,7 +167,7 @@ impl GpuPodIndex {
         std::mem::take(&mut self.changed_nodes)
     }
 
-    /// Returns the GPUs that a workload has for itself, or the others on its nodes; `None`: unknown so far.
+    /// Returns the GPUs that a workload has for itself, or the others on its nodes; `None` if it is unknown so far.
     pub fn placement(
         &self,
         key: &ObjectKey,
@@ -186,8 +186,8 @@ impl GpuPodIndex {
         Some(target::find_placement(&own.pods, &tenants, holders, now))
     }
 
-    /// Returns the workloads of the pods that hold GPUs, by node; `None`: unknown so far. A pod may belong to any workload of its
-    /// namespace whose pods are being queried.
+    /// Returns the workloads of the pods that hold GPUs, by node; `None` if it is unknown so far. A pod may belong to any
+    /// workload of its namespace whose pods are being queried.
     pub fn node_gpu_pods(&self) -> Option<NodeGpuPods<'_>> {
         if !self.complete {
             return None;
@@ -209,7 +209,7 @@ impl GpuPodIndex {
     }
 }
 
-/// Returns whether a selector, as it is sent to the API server, selects what has these labels.
+/// Returns whether a selector, as sent to the API server, selects these labels.
 fn selector_matches(selector: &str, labels: &Value) -> bool {
     let mut depth = 0_u32;
     // Lists of values have commas of their own.
@@ -270,7 +270,7 @@ mod tests {
         uids.iter().map(|uid| (*uid).to_owned()).collect()
     }
 
-    /// Two workloads with a node each.
+    /// Returns two workloads with a node each.
     fn nodes() -> GpuPodIndex {
         let mut nodes = GpuPodIndex::default();
         nodes.track_workloads([own("a"), own("b")].into());

@@ -27,7 +27,7 @@ pub struct MpsDefaultRequest {
 }
 
 impl MpsDefaultRequest {
-    /// Returns the request of a workload; `None`: it has none, or none now.
+    /// Returns the request of a workload; `None` if it has no request now.
     pub fn from_entry(entry: &WorkloadEntry) -> Option<Self> {
         let (effective_policy, observed) = (&entry.effective_policy, &entry.object);
         let thread_percentage = effective_policy.mps_default_thread_percentage?;
@@ -62,7 +62,7 @@ impl MpsDefaultAgreement {
         Some(Self { thread_percentage, workloads, policy: PolicyKey::default() })
     }
 
-    /// Returns the same, by the word of those who ask for it now; `None`: none of `asked` does.
+    /// Returns the same on behalf of a policy that requests it now; `None` if none of `requests` does.
     fn renewed<'a>(&self, requests: impl Iterator<Item = &'a MpsDefaultRequest>) -> Option<Self> {
         let policy = requests.filter(|request| self.covers(request)).map(|request| request.policy.clone()).min()?;
         Some(Self { policy, ..self.clone() })
@@ -114,7 +114,7 @@ pub struct AgreementOutcome {
     pub undetermined: BTreeSet<ObjectKey>,
 }
 
-/// Returns the requested default of each node, or why there is none. `before`: the requests so far.
+/// Returns the requested default of each node, or the reason why there is none. `before`: the requests so far.
 pub fn agree_defaults(
     requests: &BTreeMap<ObjectKey, MpsDefaultRequest>,
     parties: &NodeGpuPods<'_>,
@@ -191,7 +191,7 @@ fn find_disagreement(
     })
 }
 
-/// Returns why a node does not have the agreed default; `None`: it has it, or its agent has not answered yet.
+/// Returns why a node does not have the agreed default; `None` if it has it, or its agent has not answered yet.
 pub fn agreement_problem(
     node: &str,
     agreed: &MpsDefaultAgreement,

@@ -151,7 +151,7 @@ impl DevicePlanner {
         self.mps_default_messages(requests, requests.values().map(|request| (request.policy.clone(), why.clone())).collect())
     }
 
-    /// Requests the agreed defaults from nodes, and returns the messages for policies; `None`: no request remains.
+    /// Requests the agreed defaults from nodes, and returns the messages for policies; `None` if no request remains.
     pub fn agree_mps_defaults(
         &mut self,
         requests: &BTreeMap<ObjectKey, MpsDefaultRequest>,

@@ -1,4 +1,4 @@
-//! The informer index: what the watches have read of policies, workloads and GPUs, with the indexes that lookups need.
+//! The informer index: policies, workloads and GPUs as the watches read them, with the indexes for look-ups.
 
 pub mod gpu_models;
 pub mod managed;

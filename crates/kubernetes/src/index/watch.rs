@@ -129,14 +129,14 @@ impl<'a> WatchBackoff<'a> {
     }
 }
 
-/// A watch of one resource, with what is done about its objects.
+/// A watch of one resource, with the handlers of its objects.
 struct ResourceWatch<Key, Apply, Delete, Retain> {
     source: WatchSource,
     key: Key,
     /// Takes an object that is there; returns whether it is kept.
     apply: Apply,
     delete: Delete,
-    /// Drops what was not listed.
+    /// Drops objects that were not listed.
     retain: Retain,
 }
 

@@ -96,7 +96,7 @@ impl ChangeLog {
         }
     }
 
-    /// Returns the changes since a revision; `None`: they are not known any more.
+    /// Returns the changes since a revision; `None` if they are not available any more.
     fn changed_since(&self, revision: u64) -> Option<impl Iterator<Item = &String>> {
         (revision >= self.complete_after).then(|| self.changes.range(revision + 1..).map(|(_, workload)| workload))
     }
@@ -278,7 +278,7 @@ impl WorkloadIndex {
         self.policies.values()
     }
 
-    /// Policies whose recommendation somebody approved.
+    /// Returns policies whose recommendation a user approved.
     pub fn approved_policies(&self) -> impl Iterator<Item = &WorkloadPolicy> {
         self.approvals.iter().filter_map(|name| self.policies.get(name))
     }
@@ -318,7 +318,8 @@ impl WorkloadIndex {
         problems
     }
 
-    /// Returns the effective policy of an object, whether it is paused, and whether it is an orphan; `None`: it did not opt in.
+    /// Returns the effective policy of an object, whether it is paused, and whether it is an orphan; `None` if it did not opt
+    /// in.
     pub fn effective_policy(&self, observed: &WorkloadObject, now: EventTime) -> Option<(EffectivePolicy, bool, bool)> {
         let key = ObjectKey::of(observed);
         let around = self.namespace_pauses.get(&observed.namespace).map(|value| (PAUSED.to_owned(), value.clone()));
@@ -367,7 +368,7 @@ impl WorkloadIndex {
             return;
         };
         let mut since = before.as_ref().map(|entry| entry.history.clone()).unwrap_or_default();
-        // While its pods are replaced it holds none, and their collectors need a moment: what it has is known from before.
+        // While its pods are replaced it holds no GPUs, and their collectors need a moment: the former ones count.
         let recent = |entry: &&WorkloadEntry| {
             let ready = entry.managed.state.ready_time;
             !observed.progress.complete() || ready.is_none_or(|ready| now.seconds_since(ready) <= REPORT_STALE_SECONDS)

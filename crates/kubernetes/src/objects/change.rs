@@ -19,7 +19,7 @@ use crate::objects::object::{
 use crate::objects::owners;
 use crate::objects::record::{APPLIED, ChangeAnnotation, FormerField, ManagedField, TakeOverRecord};
 
-/// Values of the fields that EADT owns; `None`: the field is not there.
+/// Values of the fields that EADT owns; `None` if the field is not there.
 pub type FieldValues = BTreeMap<ManagedField, Option<String>>;
 
 /// One write to an object.
@@ -27,7 +27,7 @@ pub type FieldValues = BTreeMap<ManagedField, Option<String>>;
 pub struct ObjectWrite {
     pub values: FieldValues,
     pub change_annotation: ChangeAnnotation,
-    /// New value of its suspend flag; `None`: the flag is not written.
+    /// New value of its suspend flag; `None` if the flag is not written.
     pub suspend: Option<bool>,
 }
 
@@ -379,7 +379,8 @@ fn scaled_replicas(observed: &WorkloadObject, layout: &Layout) -> Result<u32, Cl
     }
 }
 
-/// Plans the take-over of these fields, with a record of their former values and owners; `None`: there is nothing to take over.
+/// Plans the take-over of these fields, with a record of their former values and owners; `None` if there is nothing to take
+/// over.
 pub fn plan_take_over(
     observed: &WorkloadObject,
     effective_policy: &EffectivePolicy,
@@ -405,9 +406,9 @@ pub fn plan_take_over(
     Some(take_over)
 }
 
-/// Plans the restoration of the values before the take-over; `lost`: fields that somebody else took back. Fields that define the
-/// number of processes are restored together or not at all: if somebody else owns the number of pods by now, the former world
-/// would not match theirs. `None`: everything is as it was.
+/// Plans the restoration of the values before the take-over; `lost`: fields that another manager took back. Fields that define
+/// the number of processes are restored together or not at all: if another manager owns the number of pods by now, the former
+/// world size would not match it. `None` if nothing has changed.
 pub fn plan_restore(
     observed: &WorkloadObject,
     lost: &[ManagedField],
@@ -418,7 +419,7 @@ pub fn plan_restore(
     let of_world = |field: &ManagedField| !matches!(field, ManagedField::Variable { name, .. } if name == MPS_PERCENTAGE);
     let world_is_lost = observed.kind.world_size_source == WorldSizeSource::Variables && lost.iter().any(of_world);
     let stays = |field: &ManagedField| world_is_lost && of_world(field);
-    // Unchanged values are written, too: an apply deletes fields that it leaves out, if nobody else owns them.
+    // Unchanged values are written, too: an apply deletes fields that it leaves out, if no other manager owns them.
     let value =
         |former: &FormerField| if stays(&former.field) { current_value(observed, &former.field) } else { former.value.clone() };
     let own = take_over.fields.iter().filter(|former| !lost.contains(&former.field));
@@ -554,7 +555,7 @@ mod tests {
         EffectivePolicy { policy: Some("p".into()), mode: UpdateMode::Enforce, knobs, ..EffectivePolicy::default() }
     }
 
-    /// An object whose fields were taken over.
+    /// Returns an object whose fields were taken over.
     fn taken(mut object: Value) -> Value {
         let record = plan_take_over(&seen(&object), &effective_policy(), &json!([]), at(0.0)).unwrap();
         object["metadata"]["annotations"][TAKEN_OVER] = json!(json_text(&record));
@@ -681,10 +682,10 @@ mod tests {
         let back = |lost: &[ManagedField]| plan_restore(&seen(&after), lost, at(90.0), 1).unwrap().map(|write| write.values);
         let names = |values: FieldValues| values.into_keys().map(|field| field.to_string()).collect::<Vec<_>>().join(", ");
         assert!(names(back(&[]).unwrap()).contains("replicas"));
-        // Somebody else owns the number of pods by now: they are nine, and so is their world.
+        // Another manager owns the number of pods by now: they are nine, and so is their world size.
         let write = plan_restore(&seen(&after), &[ManagedField::Replicas], at(90.0), 1).unwrap().unwrap();
         assert!(!names(write.values.clone()).contains("replicas"));
-        // An apply deletes fields that it leaves out, if nobody else owns them.
+        // An apply deletes fields that it leaves out, if no other manager owns them.
         let applied = apply_configuration(&seen(&after), &write);
         let env = &applied["spec"]["template"]["spec"]["containers"][0]["env"];
         let value =
@@ -810,8 +811,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is changed, rolled back and changed again, and whoever annotates it meanwhile: generations grow by one with
-        /// each change, and at the end everything is as it was before the take-over.
+        /// Checks that for all sequences of changes, rollbacks and foreign annotations generations grow by one with each
+        /// change, and that at the end everything is as before the take-over.
         #[test]
         fn every_history_ends_as_it_began(
             recreate in any::<bool>(),

@@ -35,11 +35,11 @@ impl AllowedKnobs {
 /// Changes that are allowed on one workload.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct EffectivePolicy {
-    /// The policy's name, in the workload's namespace; `None`: the label, which only lets it be observed.
+    /// The policy's name, in the workload's namespace; `None` for the label, which only enables observation.
     pub policy: Option<String>,
     pub policy_uid: String,
     pub mode: UpdateMode,
-    /// The field manager that set the mode; `None`: none is recorded, or there is no policy.
+    /// The field manager that set the mode; `None` if none is recorded, or there is no policy.
     pub mode_set_by: Option<String>,
     pub controller: Option<String>,
     pub controller_settings: Option<serde_json::Map<String, serde_json::Value>>,
@@ -47,7 +47,7 @@ pub struct EffectivePolicy {
     pub knobs: AllowedKnobs,
     /// The MPS default that is requested for the nodes of its pods.
     pub mps_default_thread_percentage: Option<u32>,
-    /// The reason why no process may be restarted now; `None`: it may.
+    /// The reason why no process may be restarted now; `None` if it may.
     pub no_restarts_now: Option<String>,
     pub backend: Option<String>,
     pub global_batch_size: Option<u32>,

@@ -1,4 +1,4 @@
-//! The kinds of workload that are known, and for each where its processes are described and what can be changed. Pure.
+//! The supported kinds of workloads, with the places of their processes and of the fields that can be changed. Pure.
 
 use serde_json::Value;
 
@@ -50,7 +50,7 @@ pub struct WorkloadKind {
     pub replicas: &'static [FieldPath],
     /// The number by which `replicas` is multiplied, if the kind has one; absent counts as 1.
     pub copies: Option<FieldPath>,
-    /// Processes of one of them, where a replica is a group; absent counts as 1.
+    /// Processes of one of them, if a replica is a group; absent counts as 1.
     pub group_size: Option<FieldPath>,
     /// The number that is written to change how many there are; it is one of `replicas`.
     pub scaled: Option<FieldPath>,

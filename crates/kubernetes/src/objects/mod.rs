@@ -1,4 +1,4 @@
-//! Workload objects: how each kind is read, what a change writes, how far a rollout is. Pure.
+//! Workload objects: reads each kind, and gives the writes of a change and the progress of a rollout. Pure.
 
 pub mod change;
 pub mod effective_policy;

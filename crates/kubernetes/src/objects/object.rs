@@ -47,13 +47,13 @@ pub struct WorkloadObject {
     pub annotations: BTreeMap<String, String>,
     /// The objects that manage this one, as `Kind/name`, from the nearest to the outermost known one.
     pub controlled_by: Vec<String>,
-    /// Label selector of its pods; `None`: the kind has none.
+    /// Label selector of its pods; `None` if the kind has none.
     pub selector: Option<String>,
     /// Containers that hold GPUs.
     pub containers: Vec<GpuContainer>,
     /// Pods that it should have.
     pub pods: u32,
-    /// Pods of the part that can be scaled; `None`: none can.
+    /// Pods of the part that can be scaled; `None` if no part can be scaled.
     pub scaled_pods: Option<u32>,
     /// Processes of a pod.
     pub ranks_per_pod: u32,
@@ -256,8 +256,8 @@ impl WorkloadObject {
         mark.spec = self.spec_hash.filter(|_| !shows).map(|hash| SpecVersion { hash, generation });
     }
 
-    /// Takes over from what was known of the object what a change of annotations alone does not change: the layout's generation,
-    /// and that the controller knows the spec. A mark that is new counts its generation itself.
+    /// Keeps the former state that a change of annotations alone does not affect: the layout's generation, and that the
+    /// controller has seen the spec. A new mark sets its generation itself.
     #[must_use]
     pub fn with_history_of(mut self, known: &Self) -> Self {
         if self.uid != known.uid {
@@ -436,7 +436,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::objects::kinds::WorkloadKind;
 
-    /// The seed's training job: six processes on three GPUs, beside a container without a GPU.
+    /// Returns the seed's training job: six processes on three GPUs, beside a container without a GPU.
     pub fn training(replicas: u32, percentage: &str, world: &str, local: &str) -> Value {
         json!({
             "apiVersion": "apps/v1", "kind": "StatefulSet",

@@ -39,7 +39,7 @@ pub fn field_owners(managed_fields: &Value, kind: &WorkloadKind, field: &Managed
     owners
 }
 
-/// Returns the manager that wrote a field last, by the field's path in the object; `None`: no manager is recorded.
+/// Returns the manager that wrote a field last, by the field's path in the object; `None` if no manager is recorded.
 pub fn last_manager(managed_fields: &Value, path: &[&str]) -> Option<String> {
     let path: Vec<_> = path.iter().map(|name| ManagedPathPart::Field((*name).to_owned())).collect();
     let owners = managed_entries(managed_fields).filter(|entry| find_field(&entry["fieldsV1"], &path).is_some());
@@ -57,7 +57,7 @@ pub fn taken_back(managed_fields: &Value, kind: &WorkloadKind, take_over: &TakeO
     owned.filter(|back| !back.owners.is_empty()).collect()
 }
 
-/// Returns a text with these fields and their owners; `None`: there are none.
+/// Returns a text with these fields and their owners; `None` if there are none.
 pub fn describe_taken_back(taken_back: &[TakenBackField]) -> Option<String> {
     let one = |TakenBackField { field, owners }: &TakenBackField| {
         let owners: Vec<_> = owners.iter().map(|owner| owner.manager.as_str()).collect();
@@ -67,8 +67,8 @@ pub fn describe_taken_back(taken_back: &[TakenBackField]) -> Option<String> {
     (!all.is_empty()).then(|| all.join(", "))
 }
 
-/// Returns the fields of a record that are new since the one `before`, which may be somebody else's by now. What is not there has
-/// no owner.
+/// Returns the fields of a record that are new since the one `before`, which another manager may own by now. Missing fields
+/// have no owner.
 pub fn fields_to_take(before: Option<&TakeOverRecord>, record: &TakeOverRecord) -> Vec<ManagedField> {
     let known = |field: &ManagedField| before.iter().flat_map(|before| &before.fields).any(|former| former.field == *field);
     let there = record.fields.iter().filter(|former| former.value.is_some() && !known(&former.field));
@@ -101,7 +101,7 @@ pub fn entries_after_return(managed_fields: &Value, kind: &WorkloadKind, former:
     let mut list: Vec<Value> =
         managed_entries(managed_fields).filter(|entry| !entry["manager"].as_str().is_some_and(is_ours)).cloned().collect();
     for FormerField { field, value, owners } in former {
-        // Fields that somebody else owns by now stay theirs, and missing fields have no owner.
+        // Fields that another manager owns by now stay with it, and missing fields have no owner.
         if value.is_none() || !field_owners(managed_fields, kind, field).is_empty() {
             continue;
         }
@@ -178,7 +178,7 @@ fn find_field<'a>(fields: &'a Value, path: &[ManagedPathPart]) -> Option<&'a Val
     find_field(below, rest)
 }
 
-/// Removes a field, and what is left empty on the way to it.
+/// Removes a field, and the maps on its path that become empty.
 fn remove_field(fields: &mut Value, path: &[ManagedPathPart]) {
     let (Some((first, rest)), Some(map)) = (path.split_first(), fields.as_object_mut()) else { return };
     let Some(key) = map.keys().find(|key| first.is(key)).cloned() else { return };

@@ -244,7 +244,7 @@ fn percentage_up(value: &Value, pods: u32) -> Option<u32> {
     number_or_percentage(value, |percent| (u64::from(pods) * percent).div_ceil(100))
 }
 
-/// Returns the same where Kubernetes rounds down: pods that may be unavailable in a rollout.
+/// Like [`percentage_up`], rounded down, as Kubernetes does for pods that may be unavailable in a rollout.
 fn percentage_down(value: &Value, pods: u32) -> Option<u32> {
     number_or_percentage(value, |percent| u64::from(pods) * percent / 100)
 }
@@ -311,7 +311,7 @@ mod tests {
         let asked = pod_demand(&template());
         let expected = [
             ("count/pods", 1.0),
-            // The one that fetches asks for more than the others together.
+            // The fetching container requests more than the others together.
             ("cpu", 6.0),
             ("limits.cpu", 4.0),
             ("limits.memory", 128.0 * 1024.0 * 1024.0),

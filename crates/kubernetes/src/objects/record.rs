@@ -87,7 +87,7 @@ pub struct TakeOverRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FormerField {
     pub field: ManagedField,
-    /// Its value; `None`: there was none.
+    /// Its value; `None` if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
     /// The field managers that owned it.

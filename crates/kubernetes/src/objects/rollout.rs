@@ -12,7 +12,7 @@ pub enum RolloutStrategy {
     Rolling { partition: u32 },
     /// All old pods end before the first new one starts.
     Recreate,
-    /// Only pods that somebody deletes.
+    /// Only pods that a user deletes.
     OnDelete,
     /// Rollouts are held.
     Held,
@@ -62,9 +62,9 @@ pub struct RolloutProgress {
     pub wanted: u32,
     pub updated: u32,
     pub ready: u32,
-    /// Existing pods, old ones included; `None`: the kind does not report them.
+    /// Existing pods, old ones included; `None` if the kind does not report them.
     pub present: Option<u32>,
-    /// Label value of the pods of the newest template, where the kind has one.
+    /// Label value of the pods of the newest template, if the kind has one.
     pub revision: Option<String>,
     /// Messages of failed conditions.
     pub complaints: Vec<String>,
@@ -320,7 +320,7 @@ mod tests {
             .collect()
     }
 
-    /// The training job in the middle of a rollout from revision `llm-1` to `llm-2`.
+    /// Returns the training job in the middle of a rollout from revision `llm-1` to `llm-2`.
     fn rolling(mark: &ChangeAnnotation) -> Value {
         let mut object = training(6, "40", "6", "2");
         object["status"] = json!({

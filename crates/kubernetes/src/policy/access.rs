@@ -39,7 +39,7 @@ const CHANGE_WITHIN: Duration = Duration::from_secs(30);
 /// Number of retries of a write that conflicts with a newer status.
 const CONFLICTS: usize = 5;
 
-/// The reason why a call failed, for the person who made it.
+/// The reason why a call failed, for its user.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     #[error("no cluster to talk to: {0}; set KUBECONFIG, or name a context with --context")]
@@ -68,18 +68,18 @@ impl fmt::Debug for PolicyAccess {
     }
 }
 
-/// A policy with what is known beside it.
+/// A policy with further facts about its workload.
 #[derive(Debug, Clone)]
 pub struct PolicyView {
     pub policy: EnergyPolicy,
-    /// Its workload or its namespace is paused; `None`: the caller may not see it.
+    /// Its workload or its namespace is paused; `None` if the caller may not see it.
     pub paused: Option<bool>,
-    /// Whether the workload is there; `None`: the caller may not see it.
+    /// Whether the workload is there; `None` if the caller may not see it.
     pub target_found: Option<bool>,
 }
 
 impl PolicyAccess {
-    /// Opens the cluster of a context (`None`: the current one, or the one that this process runs in).
+    /// Opens the cluster of a context (`None` for the current one, or for the cluster that this process runs in).
     pub async fn open(context: Option<&str>) -> Result<Self, AccessError> {
         let config = match context {
             Some(_) => kubeconfig::from_context(context).await,
@@ -91,12 +91,12 @@ impl PolicyAccess {
         Ok(Self::new(client, namespace))
     }
 
-    /// Returns a cluster that somebody has opened.
+    /// Returns access through a client that is connected already.
     pub fn new(client: Client, namespace: String) -> Self {
         Self { client, namespace, manager: MANAGER.to_owned() }
     }
 
-    /// Returns the same cluster, written to in the name of somebody: the object's owners of fields show it.
+    /// Returns the same cluster, with writes in the name of a user: the object's field managers show it.
     #[must_use]
     pub fn on_behalf_of(&self, name: &str) -> Self {
         let mut manager = format!("{ON_BEHALF}{name}");
@@ -119,7 +119,7 @@ impl PolicyAccess {
         &self.namespace
     }
 
-    /// Returns the policies of a namespace (`None`: of all), by namespace and name.
+    /// Returns the policies of a namespace (`None` for all namespaces), by namespace and name.
     pub async fn list(&self, namespace: Option<&str>) -> Result<Vec<PolicyView>, AccessError> {
         let api: Api<EnergyPolicy> = match namespace {
             Some(namespace) => Api::namespaced(self.client.clone(), namespace),
@@ -210,7 +210,7 @@ impl PolicyAccess {
         Ok(read_pause(&BTreeMap::new(), &around.annotations().unwrap_or_default()).0)
     }
 
-    /// Pauses or resumes every workload of a namespace. `false`: it was so already.
+    /// Pauses or resumes every workload of a namespace. `false` if it was so already.
     pub async fn pause_namespace(&self, namespace: &str, pause: bool) -> Result<bool, AccessError> {
         let api: Api<Namespace> = Api::all(self.client.clone());
         let what = format!("{} namespace {namespace}", pause_verb(pause));
@@ -245,7 +245,7 @@ impl PolicyAccess {
         }
     }
 
-    /// Sets the mode of a policy, unless somebody else set it since it was looked at. `false`: it was so already.
+    /// Sets the mode of a policy, unless another writer set it since it was read. Returns `false` if it had this mode already.
     pub async fn set_mode(&self, policy: &EnergyPolicy, mode: PolicyMode) -> Result<bool, AccessError> {
         let (namespace, name) = (policy.namespace().unwrap_or_default(), policy.name_any());
         let shown = policy.spec.update_mode;
@@ -362,7 +362,7 @@ impl From<AccessError> for ClusterError {
     }
 }
 
-/// Changes policies for those who ask through the page.
+/// Changes policies for users of the page.
 pub struct PolicyEditor {
     access: PolicyAccess,
     clock: ClockFn,
@@ -446,7 +446,7 @@ fn is_paused_as(annotations: &BTreeMap<String, String>, pause: bool) -> bool {
     }
 }
 
-/// An object that somebody may or may not be allowed to see.
+/// The result of reading an object that the user may not be allowed to see.
 enum PauseLookup {
     Found(BTreeMap<String, String>),
     Missing,

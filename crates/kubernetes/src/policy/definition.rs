@@ -21,7 +21,7 @@ pub fn crd_yaml() -> String {
     format!("{HEAD}{text}")
 }
 
-/// Takes out what the generator notes about Rust's own number types and the API server does not know.
+/// Removes the generator's formats of Rust's own number types, which the API server does not know.
 fn tidy_schema(value: &mut Value) {
     match value {
         Value::Object(object) => {

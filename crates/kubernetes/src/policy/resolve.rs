@@ -20,13 +20,13 @@ use crate::objects::owners::last_manager;
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResolvedPolicy {
     effective_policy: EffectivePolicy,
-    /// Times at which processes may be restarted; `None`: at any time.
+    /// Times at which processes may be restarted; `None` for any time.
     pub schedule: Option<RestartSchedule>,
     /// Least time between two restarts.
     pub cooldown: Duration,
     /// The decision that may be applied once although the mode is `Recommend`.
     pub approved: Option<String>,
-    /// The field manager that approved it; `None`: none is recorded.
+    /// The field manager that approved it; `None` if none is recorded.
     pub approved_by: Option<String>,
 }
 
@@ -148,7 +148,7 @@ fn event_bounds(spec: &EnergyPolicySpec) -> v1::LayoutBounds {
     }
 }
 
-/// Returns the controller's settings: those that are named, and those that the policy has fields for.
+/// Returns the controller's settings: the named ones, and those with fields of the policy.
 fn controller_settings(spec: &EnergyPolicySpec) -> Result<Option<Map<String, Value>>, PolicyProblem> {
     let named = spec.controller.as_ref().and_then(|controller| controller.settings.clone());
     let mut settings = named.unwrap_or_default();

@@ -70,7 +70,7 @@ fn unreadable_policy(object: &Value, error: &str) -> Result<(WorkloadPolicy, Ene
 }
 
 impl WorkloadPolicy {
-    /// Returns the object that it is for; `None`: it is of no kind that is known.
+    /// Returns the object that it is for; `None` if its kind is unknown.
     pub fn target_key(&self) -> Option<ObjectKey> {
         let kind = WorkloadKind::find(&self.target.api_version, &self.target.kind)?;
         Some(ObjectKey { kind: kind.kind, namespace: self.namespace.clone(), name: self.target.name.clone() })

@@ -71,7 +71,7 @@ fn policy_state(view: &PolicyView) -> (String, Option<String>) {
     }
 }
 
-/// Describes one policy: what it allows, what was decided and why, what came of it.
+/// Describes one policy: its limits, its last decision with the reason, and the outcome.
 pub fn explain_policy(view: &PolicyView) -> String {
     let policy = &view.policy;
     let (namespace, name) = (policy.namespace().unwrap_or_default(), policy.name_any());
@@ -223,7 +223,7 @@ pub fn settings_text(settings: &LayoutSettings) -> String {
     if parts.is_empty() { "unknown".to_owned() } else { parts.join(", ") }
 }
 
-/// Returns a policy with what is known beside it, for programs.
+/// Returns a policy with further facts about its workload, as JSON.
 pub fn policy_json(view: &PolicyView) -> Value {
     let (state, why) = policy_state(view);
     json!({

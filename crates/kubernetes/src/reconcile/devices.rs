@@ -152,7 +152,7 @@ fn publish_mps_default_messages(shared: &KubernetesContext, messages: BTreeMap<P
     }
 }
 
-/// Asks which pods are whose, where that is not known; false if it is.
+/// Requests the owners of unknown pods; returns false if all are known.
 async fn resolve_unknown_pods(shared: &KubernetesContext) -> bool {
     let unknown = shared.device_planner().gpu_pods.take_unresolved();
     let any = !unknown.is_empty();
@@ -213,7 +213,7 @@ pub async fn check_target(
     Ok(place)
 }
 
-/// Has agents hold what was written for a workload just now.
+/// Has agents keep the settings that were just written for a workload.
 pub fn assign_target(shared: &KubernetesContext, key: &ObjectKey, place: GpuPlacement) {
     let mut agents = shared.device_planner();
     match shared.read_index(|state| state.entry(key).and_then(DesiredGpuSettings::from_entry)) {
@@ -226,7 +226,7 @@ pub fn assign_target(shared: &KubernetesContext, key: &ObjectKey, place: GpuPlac
     }
 }
 
-/// Returns whether agents hold what a change that is rolling out asks of them.
+/// Returns whether agents hold the settings of a change that is rolling out.
 pub async fn target_status(
     shared: &KubernetesContext,
     key: &ObjectKey,

@@ -182,7 +182,7 @@ async fn reconcile_workload(shared: &KubernetesContext, key: ObjectKey) -> (Obje
     (key, round)
 }
 
-/// Does what is due; true if more will be.
+/// Makes the next step of a reconciliation; returns true if more are due.
 async fn reconcile_step(shared: &KubernetesContext, key: &ObjectKey, entry: &WorkloadEntry) -> Result<bool, ClusterError> {
     if entry.must_restore() {
         return restore_fields(shared, key, entry).await;
@@ -259,7 +259,7 @@ async fn perform_step(
     }
 }
 
-/// Makes EADT the owner of the enabled knobs' fields and records what they were. `approved`: also in mode `Recommend`.
+/// Makes EADT the owner of the enabled knobs' fields and records the former values. `approved`: also in mode `Recommend`.
 pub async fn take_over_fields(shared: &KubernetesContext, key: &ObjectKey, approved: bool) -> Result<(), ClusterError> {
     let Some(kind) = key.kind() else { return Ok(()) };
     let what = format!("taking over the fields of {key}");
@@ -309,7 +309,7 @@ async fn restore_fields(shared: &KubernetesContext, key: &ObjectKey, entry: &Wor
                 return Ok(true);
             }
             Err(error) if client::field_conflict(&error).is_some() => {
-                // Somebody took fields back; their present values belong to the new owner.
+                // Another manager took fields back. Their present values belong to it.
                 lost = lost_fields(&observed, &client::conflicting_fields(&error));
                 tracing::info!(%key, fields = ?lost, "fields that another manager owns keep their values");
                 if let Some(write) = change::plan_restore(&observed, &lost, shared.now(), shared.term()?)? {

@@ -30,7 +30,7 @@ pub const LEAST_SECONDS: f64 = 2.0;
 /// Whether the nodes of a policy's workload have the MPS default that it names.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum MpsDefaultState {
-    /// This process has not looked yet: what was so is so.
+    /// This process has not checked yet: the former status holds.
     #[default]
     Unknown,
     /// They have, or it names none.
@@ -66,7 +66,7 @@ pub struct PolicyStatusCache {
 /// An update of effect and history; applying it twice makes no difference.
 #[derive(Debug, Clone)]
 enum StatusUpdate {
-    /// This became of a change.
+    /// Outcome of a change.
     OutcomeRecorded(PastChange),
     Confirmed(VerifiedChange),
     /// The same of before: it may be of an earlier policy, or known.
@@ -146,7 +146,7 @@ impl PolicyStatusCache {
         self.recommendation = Some(decision.clone());
     }
 
-    /// Returns the present recommendation, where it is the one that was approved under this id.
+    /// Returns the present recommendation if it was approved under this id.
     pub fn approved_recommendation(&self, id: &str) -> Option<&Decision> {
         self.recommendation.as_ref().filter(|_| self.ids.iter().any(|known| known == id))
     }
@@ -233,7 +233,7 @@ impl VerifiedChange {
 
     /// Adds the saving of a kept change to that of those before it.
     fn add_effect(&self, gain: f64, known: SavingEffect) -> SavingEffect {
-        // Decisions are read again where their positions were not committed.
+        // Decisions are read again if their positions were not committed.
         if known.verified_time.is_some_and(|time| self.time <= time) {
             return known;
         }
@@ -315,7 +315,7 @@ fn action_text(action: ControllerAction) -> String {
     serde_json::to_value(action).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-/// Returns the status of a policy at `now`. `entry`: its workload, where it is there.
+/// Returns the status of a policy at `now`. `entry`: its workload, if it is there.
 pub fn build_status(
     rule: &WorkloadPolicy,
     entry: Option<&WorkloadEntry>,
@@ -500,7 +500,7 @@ fn set_conditions(
         },
     };
     match (entry.and_then(describe_taken_back), passing) {
-        // Its object has not been read yet: what was so is so.
+        // Its object has not been read yet: the former status holds.
         _ if was_taken_back && entry.is_none() && target.is_none() => {}
         (Some(owners), None) => set(ConditionType::Degraded, True, TAKEN_BACK, &owners),
         (Some(owners), Some((_, why))) => set(ConditionType::Degraded, True, TAKEN_BACK, &format!("{owners}; {why}")),
@@ -511,7 +511,7 @@ fn set_conditions(
     }
 }
 
-/// Returns the fields that others took back, with their owners; `None`: there are none. This is read from the object, so it
+/// Returns the fields that others took back, with their owners; `None` if there are none. This is read from the object, so it
 /// outlasts decisions and processes.
 fn describe_taken_back(entry: &WorkloadEntry) -> Option<String> {
     owners::describe_taken_back(&entry.object.taken_back)
@@ -714,7 +714,7 @@ mod tests {
         assert_eq!(status_of(&known).effect, None);
     }
 
-    /// A workload of which these fields were taken over, with these owners by now.
+    /// Returns a workload of which these fields were taken over, with these owners by now.
     fn entry(managed_fields: &serde_json::Value) -> WorkloadEntry {
         let mut object = training(6, "60", "6", "2");
         let field = |field: ManagedField| FormerField { field, value: Some("6".into()), owners: vec![] };

@@ -1,4 +1,4 @@
-//! Hands what the actuator decided and published to the statuses of the policies concerned.
+//! Hands the actuator's published decisions and outcomes to the statuses of the policies concerned.
 
 use eadt_cluster::ApprovedDecision;
 use eadt_schemas::v1::{Actuation, Decision};
@@ -53,7 +53,7 @@ pub fn approved_decisions(shared: &KubernetesContext) -> Vec<ApprovedDecision> {
     known.collect()
 }
 
-/// Returns whether this decision is the recommendation that somebody approved.
+/// Returns whether this decision is the recommendation that a user approved.
 pub fn is_approved(shared: &KubernetesContext, decision: &str, workload: &str) -> bool {
     let Some(name) = policy_of(shared, workload) else { return false };
     let id = shared.read_index(|state| state.policy(&name)?.approved_decision().map(str::to_owned));

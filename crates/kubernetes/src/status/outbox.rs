@@ -30,7 +30,7 @@ pub struct StatusOutbox {
     pub(super) policies: BTreeMap<PolicyKey, PolicyStatusCache>,
     /// Policies whose status may have to be written.
     pub(super) changed: BTreeSet<PolicyKey>,
-    /// The term that what is known beside the objects is of.
+    /// The term of the status that is kept beside the objects.
     pub(super) term: Option<u64>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct WorkloadEvent {
 }
 
 impl StatusOutbox {
-    /// Sets the term in which this process leads; `None`: it does not, or not for sure.
+    /// Sets the term in which this process leads; `None` if it does not lead, or may not.
     pub fn set_term(&mut self, term: Option<u64>) {
         if term.is_some() && self.term != term {
             self.term = term;
@@ -69,7 +69,7 @@ impl StatusOutbox {
         self.changed.insert(name.clone());
     }
 
-    /// Sets the reason why a policy's workload cannot be reconciled; `None`: there is none.
+    /// Sets the reason why a policy's workload cannot be reconciled; `None` if there is none.
     pub fn set_trouble(&mut self, name: PolicyKey, trouble: Option<String>) {
         let known = self.policies.entry(name.clone()).or_default();
         if known.trouble != trouble {
@@ -78,8 +78,8 @@ impl StatusOutbox {
         }
     }
 
-    /// Sets the reason why the nodes of a policy's workload do not have the MPS default that it names. `None`: they have it, or
-    /// it names none.
+    /// Sets the reason why the nodes of a policy's workload do not have the MPS default that it names. `None` if they have it,
+    /// or it names none.
     pub fn set_mps_default(&mut self, name: PolicyKey, why: Option<String>) {
         // A policy that is gone has no status.
         let Some(known) = self.policies.get_mut(&name) else { return };
@@ -97,7 +97,7 @@ impl StatusOutbox {
     pub(super) fn queue_event(&mut self, actuation: &Actuation) {
         let key = (actuation.outcome, actuation.reason.clone(), actuation.layout.clone());
         if self.last.len() >= MAX_LAST && !self.last.contains_key(&actuation.workload) {
-            // Names of decisions are anybody's; forgetting costs an Event that is written again.
+            // The number of workloads in decisions is unbounded. Forgetting them costs an Event that is written again.
             self.last.clear();
         }
         if self.last.insert(actuation.workload.clone(), key.clone()) == Some(key) {

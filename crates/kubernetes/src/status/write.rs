@@ -95,7 +95,7 @@ async fn write_status(shared: &KubernetesContext, name: &PolicyKey) -> Result<()
             Ok(())
         }
         Ok(Err(kube::Error::Api(not_found))) if not_found.code == 404 => Ok(()),
-        // The watch is about to bring what is newer.
+        // The watch is about to bring the newer object.
         Ok(Err(kube::Error::Api(stale))) if stale.code == 409 => {
             shared.statuses().changed.insert(name.clone());
             Ok(())

@@ -44,7 +44,7 @@ impl FakeMps {
         self.folder.path().join("nvidia-cuda-mps-control")
     }
 
-    /// Returns the default in force, whoever set it.
+    /// Returns the default in force, from any writer.
     pub fn default(&self) -> String {
         let text = std::fs::read_to_string(self.pipe_directory().join("default")).expect("a daemon has a default");
         text.trim().to_owned()
@@ -56,7 +56,7 @@ impl FakeMps {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Changes it as somebody else would.
+    /// Changes the default like another program.
     pub fn change(&self, default: &str) {
         std::fs::write(self.pipe_directory().join("default"), format!("{default}\n")).expect("the folder is writable");
     }

@@ -3,21 +3,8 @@
 use crate::units::lowercase_words;
 
 /// Words of all of something, in names of columns, of boards and of rows.
-pub(crate) const TOTAL_WORDS: [&str; 13] = [
-    "aggregate",
-    "all",
-    "combined",
-    "gesamt",
-    "overall",
-    "sum",
-    "summe",
-    "total",
-    "totals",
-    "合計",
-    "合计",
-    "总计",
-    "總計",
-];
+pub(crate) const TOTAL_WORDS: [&str; 13] =
+    ["aggregate", "all", "combined", "gesamt", "overall", "sum", "summe", "total", "totals", "合計", "合计", "总计", "總計"];
 /// The short word of a total of rows. In names of columns it is the total of the rails of one module.
 pub(crate) const SHORT_TOTAL_WORD: &str = "tot";
 /// A word before those of a total, and of none by itself: `Grand Total`.

@@ -47,7 +47,7 @@ annotations:
   {{- end }}
 {{- end }}
 
-{{- /* Nobody in particular, nothing writable, no capability. */ -}}
+{{- /* A user without rights, nothing writable, no capability. */ -}}
 {{- define "eadt.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 10001

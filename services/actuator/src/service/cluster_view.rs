@@ -11,7 +11,7 @@ pub struct ClusterView {
     workloads: WorkloadView,
     /// Workloads whose last change is not ready yet.
     rolling: BTreeSet<String>,
-    /// Revision of the cluster that the view has; `None`: nothing was read yet.
+    /// Revision of the cluster that the view has; `None` if nothing was read yet.
     revision: Option<u64>,
     /// Read again whatever the revision is.
     refresh_requested: bool,
@@ -103,7 +103,7 @@ impl ClusterView {
         self.not_before.is_some_and(|not_before| Instant::now() < not_before)
     }
 
-    /// Reads what changed; `None`: nothing can have. Every `full_read_seconds` everything is read.
+    /// Reads what changed; `None` if nothing can have changed. Every `full_read_seconds` everything is read.
     pub fn read_changes(&self, cluster: &dyn Cluster, full_read_seconds: f64) -> Result<Option<ClusterChanges>, ClusterError> {
         let stale = self.last_full_read.elapsed().as_secs_f64() >= full_read_seconds;
         if stale || self.is_behind(cluster) {

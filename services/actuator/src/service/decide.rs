@@ -129,7 +129,7 @@ impl ActuatorSession<'_> {
                     self.refuse(decision, &refused_by_cluster(&error), now);
                     AttemptResult::Done
                 }
-                // Look again: it may have taken effect, or somebody else changed the object.
+                // Look again: it may have taken effect, or another manager changed the object.
                 _ => {
                     self.view.request_refresh();
                     self.metrics.retries.inc();

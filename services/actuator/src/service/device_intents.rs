@@ -1,4 +1,4 @@
-//! Exchange with node agents: reads what they and the collectors report, and works out which intents to publish.
+//! Exchanges data with node agents: reads their reports and those of collectors, and determines the intents to publish.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,8 +29,8 @@ pub struct DeviceIntents<'a> {
 }
 
 impl<'a> DeviceIntents<'a> {
-    /// Reads all reports until now: without them every cap would be refused for want of an agent. `None`: the cluster has no
-    /// agents, or the process is stopping.
+    /// Reads all reports until now: without them every cap would be refused for want of an agent. `None` if the cluster has
+    /// no agents, or the process is stopping.
     pub fn open(deps: &'a ActuatorDependencies, topics: &ActuatorTopics) -> Result<Option<Self>, BusError> {
         let Some(agents) = deps.cluster.devices() else { return Ok(None) };
         let mut all = Vec::new();
@@ -63,7 +63,7 @@ impl<'a> DeviceIntents<'a> {
         Ok(())
     }
 
-    /// Forgets what was read of the published intents; returns the partitions to read them from.
+    /// Forgets the published intents that were read; returns the partitions to read them from.
     pub fn begin_reading(&mut self) -> Result<Vec<TopicPartition>, BusError> {
         self.published = PublishedIntents::default();
         self.compared = None;
@@ -72,7 +72,7 @@ impl<'a> DeviceIntents<'a> {
         Ok((0..partitions).map(|partition| TopicPartition::new(topic.clone(), partition)).collect())
     }
 
-    /// Takes the published intent of a node from the log; `None`: a tombstone.
+    /// Takes the published intent of a node from the log; `None` for a tombstone.
     pub fn set_published(&mut self, node: &str, value: Option<&[u8]>) {
         // An unreadable one holds nothing: agents do not follow it.
         self.published.set_from_log(node, value.and_then(|value| decode(value).ok()));
@@ -85,7 +85,7 @@ impl<'a> DeviceIntents<'a> {
         }
     }
 
-    /// Returns the intents to publish so that agents hold exactly what the cluster wants; they count as published.
+    /// Returns the intents to publish so that agents keep exactly the wanted settings; they count as published.
     pub fn take_updates(&mut self, now: EventTime) -> Vec<IntentUpdate> {
         let Some(wanted) = self.agents.wanted_intents() else { return Vec::new() };
         let unchanged =

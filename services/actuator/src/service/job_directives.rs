@@ -45,13 +45,13 @@ impl<'a> JobDirectives<'a> {
         }
     }
 
-    /// Takes the published directive of a workload from the log; `None`: a tombstone.
+    /// Takes the published directive of a workload from the log; `None` for a tombstone.
     pub fn set_published(&mut self, workload: &str, value: Option<&[u8]>) {
-        // An unreadable one asks for nothing; what is wanted is published over it.
+        // An unreadable directive requests nothing; the wanted one is published over it.
         self.published.set_from_log(workload, value.and_then(|value| decode(value).ok()));
     }
 
-    /// Forgets what is waited for, and the workloads that are another actuator's.
+    /// Forgets pending waits, and the workloads of another actuator.
     pub fn on_revoked(&mut self, is_own: impl Fn(&str) -> bool) {
         self.checkpoints.clear();
         self.request_tracker = JobRequestTracker::default();
@@ -71,7 +71,7 @@ impl<'a> JobDirectives<'a> {
         self.published.take_update(workload, wanted, self.deps.cluster.now())
     }
 
-    /// Returns whether a job is restarted without a checkpoint: a simulated one keeps what it did by itself.
+    /// Returns whether a job is restarted without a checkpoint: a simulated one keeps its own work.
     pub fn is_checkpoint_waived(&self, origin: Origin) -> bool {
         self.deps.settings.checkpoint_wait_seconds == 0.0 || origin == Origin::Simulated
     }
@@ -154,7 +154,7 @@ impl<'a> JobDirectives<'a> {
         Ok(())
     }
 
-    /// Returns why a job refused what a decision's change asks of it.
+    /// Returns why a job refused the request of a decision's change.
     pub fn refusal(&self, decision: &str) -> Option<&str> {
         self.request_tracker.refusal(decision)
     }

@@ -44,7 +44,7 @@ use topics::{ActuatorTopics, partition_count};
 /// Decisions of a partition that are read again at a start for their verdicts on changes. They are many more than arrive while a
 /// status is written, even if the API server is unavailable for some minutes.
 const VERDICTS: i64 = 10_000;
-/// Shorter where a test waits for it.
+/// Shorter if a test waits for it.
 const STALL: Duration = if cfg!(test) { Duration::from_millis(300) } else { HangingEnds::STALL };
 /// Longest wait for the next record; it bounds how late a finished rollout is noticed. Each look costs some 60 µs.
 const POLL: Duration = Duration::from_millis(20);
@@ -118,7 +118,7 @@ struct ActuatorSession<'a> {
     queue: DecisionQueue,
     standby: SpareMemberCheck,
     view: ClusterView,
-    /// `None`: the cluster has no node agents.
+    /// `None` if the cluster has no node agents.
     intents: Option<DeviceIntents<'a>>,
     directives: JobDirectives<'a>,
     publisher: ActuatorPublisher<'a>,
@@ -227,7 +227,7 @@ impl<'a> ActuatorSession<'a> {
         Ok(())
     }
 
-    /// Reads what was found of changes shortly before `start`.
+    /// Reads the verdicts on changes shortly before `start`.
     fn read_verdicts(&mut self, at: &TopicPartition, start: i64) -> Result<(), BusError> {
         let from = self.deps.bus.watermarks(at)?.low.max(start - VERDICTS);
         if from >= start {
@@ -248,7 +248,7 @@ impl<'a> ActuatorSession<'a> {
         Ok(())
     }
 
-    /// Takes in what changed in the cluster, and takes back what is overdue; true once the cluster was read.
+    /// Reads changes of the cluster, and rolls overdue rollouts back; returns true once the cluster was read.
     fn reconcile(&mut self) -> bool {
         let ActuatorDependencies { cluster, settings, .. } = self.deps;
         if self.view.is_paused() {
@@ -292,7 +292,7 @@ impl<'a> ActuatorSession<'a> {
         self.metrics.rollouts.set(self.view.rollout_count() as i64);
     }
 
-    /// Stores a workload as it is now, and publishes what is new about it.
+    /// Stores the present state of a workload, and publishes changes.
     fn put_workload(&mut self, managed: ManagedWorkload) {
         let name = managed.state.workload.clone();
         self.publisher.publish_changes(&managed);
@@ -342,7 +342,7 @@ impl<'a> ActuatorSession<'a> {
     fn commit(&mut self) -> Result<(), BusError> {
         let positions = self.queue.positions_to_commit();
         if positions.is_empty() && !self.publisher.has_outputs() {
-            // Decisions that were read again behind one that waits: all that they led to is committed.
+            // Decisions that were read again behind a waiting one: all their outputs are committed.
             self.publisher.on_committed();
             return Ok(());
         }

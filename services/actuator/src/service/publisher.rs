@@ -1,5 +1,5 @@
-//! Publishes what became of decisions: collects the outputs of the next commit, and knows what was published of each workload
-//! before.
+//! Publishes the outcomes of decisions: collects the outputs of the next commit, and keeps the last published event of each
+//! workload.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,7 +45,7 @@ impl<'a> ActuatorPublisher<'a> {
         }
     }
 
-    /// Takes the published event of a workload from the log; `None`: a tombstone.
+    /// Takes the published event of a workload from the log; `None` for a tombstone.
     pub fn set_published(&mut self, workload: &str, value: Option<&[u8]>) {
         match value.map(decode::<Workload>) {
             Some(Ok(event)) => drop(self.published.insert(event.workload.clone(), event)),
@@ -178,7 +178,7 @@ impl<'a> ActuatorPublisher<'a> {
         self.unsettled.clear();
     }
 
-    /// Drops what is not committed: another one publishes it.
+    /// Drops uncommitted outputs: the next owner publishes them.
     pub fn clear(&mut self) {
         self.outputs.clear();
         self.outcomes.clear();

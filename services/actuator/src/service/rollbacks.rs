@@ -9,7 +9,7 @@ use eadt_schemas::EventTime;
 use super::ActuatorSession;
 use crate::{apply, directives, overdue_rollouts, report};
 
-/// Rollbacks that failed, by the decision whose change they take back.
+/// Failed rollbacks, by the decision whose change they revert.
 #[derive(Debug, Default)]
 pub struct RollbackRetries {
     given_up: BTreeSet<String>,

@@ -11,9 +11,9 @@ use super::decision_queue::MAX_QUEUED;
 const OUTCOMES: i64 = 4 * MAX_QUEUED as i64;
 
 impl ActuatorSession<'_> {
-    /// Reads what was published about the workloads of these partitions, and to node agents. Joining the group has fenced older
-    /// writers, so the ends that are noted now are the ends. What hangs of an earlier step is aborted: it is published again out of
-    /// the cluster's state.
+    /// Reads the published events about the workloads of these partitions, and the intents of node agents. Joining the group
+    /// has fenced older writers, so the present ends are final. Hanging transactions of an earlier step are aborted: their
+    /// events are published again from the cluster's state.
     pub(super) fn read_published(&mut self, parts: &[TopicPartition]) -> Result<(), BusError> {
         let Self { deps, topics, member, hanging, intents, directives, publisher, .. } = self;
         let numbers = || parts.iter().map(|at| at.partition);

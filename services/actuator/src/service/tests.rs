@@ -27,7 +27,7 @@ const OTHER: &str = "n/other";
 #[derive(Debug)]
 struct Object {
     managed: Mutex<(u64, ManagedWorkload)>,
-    /// Whoever makes the next change dies before it can publish it.
+    /// The process that makes the next change dies before it can publish it.
     deadly: AtomicBool,
     /// Decisions that were reported to it as having found a change to help.
     verified: Mutex<Vec<String>>,
@@ -164,7 +164,7 @@ impl Rig {
         assert!(producer.flush(WITHIN).unwrap());
     }
 
-    /// Lives until it dies by its next change, or, where it is not to die, until this decision is reported as ready.
+    /// Lives until it dies by its next change, or, if it is not to die, until this decision is reported as ready.
     fn live(&self, until: Option<&str>) {
         self.object.deadly.store(until.is_none(), Ordering::SeqCst);
         let shutdown = Shutdown::new();
@@ -194,7 +194,7 @@ impl Rig {
         self.read(Topic::Actuations).iter().map(|record| decode(record.value.as_deref().unwrap()).unwrap()).collect()
     }
 
-    /// Everything committed; nothing while a transaction hangs in it.
+    /// Returns everything committed; nothing while a transaction hangs in it.
     fn read(&self, topic: Topic) -> Vec<ConsumerRecord> {
         let at = place(topic);
         if self.log.is_hanging(&at) {

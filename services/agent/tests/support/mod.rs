@@ -1,4 +1,4 @@
-//! What the tests of this crate share: an agent on the fake library.
+//! Shared parts of this crate's tests: an agent on the fake library.
 #![allow(dead_code, reason = "each test binary is built with all of this file and uses its own part")]
 
 use std::path::Path;
@@ -17,7 +17,7 @@ use eadt_service::{HealthRegistry, MetricsRegistry, ServiceClock, Shutdown};
 pub const NODE: &str = "node-1";
 const PARTITIONS: i32 = 2;
 
-/// A log in a folder, with all topics.
+/// Returns a log in a folder, with all topics.
 pub fn log(folder: &Path) -> Arc<dyn Bus> {
     let bus = EmbeddedLog::open(folder, EmbeddedOptions::default()).unwrap();
     for spec in topics::desired("eadt.", PARTITIONS, 1) {
@@ -26,7 +26,7 @@ pub fn log(folder: &Path) -> Arc<dyn Bus> {
     Arc::new(bus)
 }
 
-/// An intent of now.
+/// Returns an intent of now.
 pub fn intent(time_to_live_seconds: f64) -> DeviceIntent {
     DeviceIntent {
         time: ServiceClock::machine().now(),
@@ -51,7 +51,7 @@ pub fn publish(bus: &dyn Bus, intent: &DeviceIntent) {
     publish_raw(bus, &intent.node, Some(serde_json::to_vec(intent).unwrap()));
 }
 
-/// Everything in the partition of `key`.
+/// Returns everything in the partition of `key`.
 pub fn read(bus: &dyn Bus, topic: Topic, key: &str) -> Vec<eadt_bus::ConsumerRecord> {
     let topic: Arc<str> = format!("eadt.{topic}").into();
     let at = TopicPartition::new(topic, partition_for_key(key.as_bytes(), PARTITIONS));
@@ -69,7 +69,7 @@ pub fn read(bus: &dyn Bus, topic: Topic, key: &str) -> Vec<eadt_bus::ConsumerRec
     }
 }
 
-/// The states that the agent published, oldest first.
+/// Returns the states that the agent published, oldest first.
 pub fn states(bus: &dyn Bus) -> Vec<DeviceState> {
     let records = read(bus, Topic::DeviceStates, NODE).into_iter();
     records.map(|record| decode(record.value.as_deref().unwrap()).unwrap()).collect()
@@ -131,7 +131,7 @@ impl Running {
         self.task.await.expect("no panic")
     }
 
-    /// The value of one line of the metrics.
+    /// Returns the value of one line of the metrics.
     pub fn metric(&self, series: &str) -> Option<f64> {
         self.metrics.text().lines().find_map(|line| line.strip_prefix(series)?.trim().parse().ok())
     }

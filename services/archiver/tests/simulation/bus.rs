@@ -1,4 +1,4 @@
-//! The log as a process sees it, and its group: whoever joins or is there has every partition; others lose theirs.
+//! The log as a process sees it, and its group: a member that joins gets every partition; the others lose theirs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn call<T>(process: &Process, what: &str, remedy: Remedy, effect: impl FnOnce(&m
     process.call(what, one_in, |why| BusError::new(remedy, what, why), || {}, || effect(&mut process.story.world()))
 }
 
-/// Nothing of what this archiver never asks for.
+/// Fails a call that an archiver never makes.
 fn never<T>(what: &str) -> Result<T> {
     Err(BusError::new(Remedy::Stop, what, "an archiver has no use for it"))
 }
@@ -116,7 +116,7 @@ struct SimMember {
     generation: u64,
     /// A partition that it is about to give away.
     leaving: Option<i32>,
-    /// Partitions that somebody else has for a while, who does nothing.
+    /// Partitions that an idle member owns for a while.
     away: BTreeSet<i32>,
     cursors: SimCursors,
     accepts_batches: bool,
@@ -142,7 +142,7 @@ impl SimMember {
         PollEvent::Assigned(all)
     }
 
-    /// What became of the group since the last time; true if anything was returned.
+    /// Returns the group's changes since the last call; true if there were any.
     fn rebalance(&mut self, world: &mut World, into: &mut Vec<PollEvent>) -> bool {
         if self.generation != world.generation {
             if self.cursors.is_empty() {
@@ -189,7 +189,7 @@ impl SimMember {
         self.cursors.retain(|at, _| at.partition != partition);
     }
 
-    /// Some of what is there; where that is everything more comes, or nothing ever.
+    /// Some of what is there; if that is everything more comes, or nothing ever.
     fn deliver(&mut self, world: &mut World, into: &mut Vec<PollEvent>) -> bool {
         let mut took_any = false;
         for (at, cursor) in &mut self.cursors {

@@ -59,7 +59,7 @@ impl SimDisk {
 
     /// A file as it is after half of a write.
     fn write_half(&self, path: &Path, bytes: &Bytes) {
-        // Where it cannot be written nothing is there.
+        // If it cannot be written nothing is there.
         drop(self.disk.write(path, &bytes.slice(..bytes.len() / 2)));
     }
 }
@@ -118,7 +118,7 @@ impl Disk for SimDisk {
             } else {
                 self.disk.rename(from, to)?;
             }
-            // What was allowed is done.
+            // Finishes an allowed operation.
             self.process.allow(false);
             Ok(())
         })

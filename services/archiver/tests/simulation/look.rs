@@ -1,4 +1,4 @@
-//! What anybody may find in the archive at any time.
+//! Checks the archive that a reader may find at any time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,17 +8,18 @@ use eadt_lake::{Archive, ArchiveFile, ArchiveListing, ArchiveRow};
 
 use super::TOPICS;
 
-/// What was found so far.
+/// Findings so far.
 #[derive(Debug, Default)]
 pub struct Seen {
     /// Files whose rows were compared with the log, with their sizes: no two of a name have the same content but by being the same.
     read: BTreeSet<(String, u64)>,
-    /// Where the files of each partition end.
+    /// End of the files of each partition.
     next: BTreeMap<TopicPartition, i64>,
 }
 
 impl Seen {
-    /// The visible files are the beginning of the log, each offset once, and nobody got a report of more.
+    /// Checks that the visible files are the beginning of the log, with each offset once, and that no more was reported as
+    /// archived.
     pub fn look(&mut self, archive: &Archive, log: &SimLog, committed: &BTreeMap<TopicPartition, i64>) -> Result<(), String> {
         let listing = archive.files().map_err(|error| error.to_string())?;
         if !listing.gaps.is_empty() || !listing.superseded.is_empty() {
@@ -43,7 +44,7 @@ impl Seen {
         Ok(())
     }
 
-    /// Whether every record of the log is in a file.
+    /// Returns whether every record of the log is in a file.
     pub fn has_all(&self, log: &SimLog) -> bool {
         let places = TOPICS.iter().flat_map(|topic| (0..PARTITIONS).map(|partition| place(*topic, partition)));
         places.into_iter().all(|at| log.from(&at, self.next.get(&at).copied().unwrap_or(0)).iter().all(Option::is_none))

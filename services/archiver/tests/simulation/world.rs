@@ -22,12 +22,12 @@ use super::disk::SimDisk;
 use super::look::Seen;
 
 pub const ROOT: &str = "/data/archive";
-/// Who takes part in the group.
+/// Members of the group.
 const NAMES: [&str; 2] = ["archiver-0", "archiver-1"];
 /// Processes within each other.
 const DEPTH: usize = 3;
 
-/// What is broken on purpose.
+/// A mitigation that is switched off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
     /// Syncs of files do nothing.
@@ -42,7 +42,7 @@ pub enum Flaw {
     Renames,
 }
 
-/// What chance makes of a call.
+/// Fault of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Strike {
     /// It fails, and nothing was done.
@@ -51,7 +51,7 @@ enum Strike {
     Lies,
     Kill,
     PowerLoss,
-    /// Somebody else takes over, while this one is frozen in its call.
+    /// Another member takes over while this one is frozen in its call.
     TakeOver,
     /// The disk is full for a while.
     Full,
@@ -79,10 +79,10 @@ pub struct World {
     /// The newest member of each name.
     pub newest: BTreeMap<String, u64>,
     pub members: u64,
-    /// Counts who has the partitions: a member that had them before has lost them. 0: nobody.
+    /// Counts the owners of the partitions: a former owner has lost them. 0 if there was none.
     pub generation: u64,
     seen: Seen,
-    /// What happened, in words.
+    /// Texts of the events so far.
     notes: Vec<String>,
     wrong: Option<String>,
 }
@@ -105,14 +105,14 @@ impl World {
         self.notes.push(format!("{}{what}", "  ".repeat(self.depth)));
     }
 
-    /// Whether a write is refused for want of room.
+    /// Returns whether a write is refused for want of room.
     pub fn is_full(&mut self) -> bool {
         let full = self.full > 0;
         self.full -= usize::from(full);
         full
     }
 
-    /// Whether somebody goes on when this process is over.
+    /// Returns whether another process goes on when this one is over.
     pub fn is_nested(&self) -> bool {
         self.depth > 1
     }
@@ -159,12 +159,12 @@ impl Story {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The archive on a disk on which nothing happens.
+    /// Returns the archive on a disk on which nothing happens.
     fn archive(&self) -> Archive {
         archive(Path::new(ROOT), self.disk.clone())
     }
 
-    /// One process after another, until everything is archived; the number of crashes, or what is wrong.
+    /// Runs one process after another, until everything is archived. Returns the number of crashes, or the error.
     pub fn play(&self) -> Result<usize, String> {
         self.to_its_end().map_err(|wrong| format!("{wrong}\n{}", self.world().notes.join("\n")))
     }
@@ -176,7 +176,7 @@ impl Story {
                 return Err("it never ends".to_owned());
             }
         }
-        // Whoever starts next, with nothing in its way, leaves nothing behind, and what is there then outlives whatever comes.
+        // The next process runs without faults and leaves no temporary files; its files survive any later fault.
         self.world().faults = 0;
         self.live()?;
         let listed = self.archive().files().map_err(|error| error.to_string())?.files.len();
@@ -192,7 +192,7 @@ impl Story {
         if world.is_archived() { Ok(world.crashes) } else { Err("a power loss after everything took some of it".to_owned()) }
     }
 
-    /// What is visible is the beginning of the log, whatever happened.
+    /// Checks that visible files are the beginning of the log, after any faults.
     fn look(&self, when: &str) -> Result<(), String> {
         let world = &mut *self.world();
         world.seen.look(&self.archive(), &world.log, &world.committed).map_err(|wrong| format!("{when}: {wrong}"))
@@ -253,7 +253,7 @@ fn is_kill(what: &(dyn Any + Send)) -> bool {
 }
 
 impl World {
-    /// Whether every record is in a file.
+    /// Returns whether every record is in a file.
     fn is_archived(&self) -> bool {
         self.log.is_revealed() && self.seen.has_all(&self.log)
     }
@@ -273,7 +273,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// What is wrong with an end that nobody forced.
+    /// Returns the reason why an unforced end is wrong.
     fn is_wrong(&self, ended: Result<(), ArchiverError>) -> Option<String> {
         let mut world = self.story.world();
         let error = match ended {
@@ -302,7 +302,7 @@ impl Process {
         if world.calls > 100_000 {
             world.wrong.get_or_insert("it never ends".to_owned());
         }
-        // Whatever is found wrong ends the story.
+        // Any error found ends the story.
         let dead = world.losses != self.losses || world.wrong.is_some();
         drop(world);
         if dead {
@@ -310,11 +310,11 @@ impl Process {
         }
     }
 
-    /// A call of this process: its effect, unless chance has something else in mind, which it has once in so many. Some of the
-    /// effect is left where it dies in the middle.
+    /// Makes a call of this process. By chance, rarely, a fault replaces its effect; a process that dies in the middle leaves a
+    /// part of it.
     ///
-    /// Nobody takes over between the answer that a partition is this process's own and the file that follows from it: that hole is
-    /// known (docs/use/archive.md).
+    /// No other member takes over between the check that a partition is this process's own and the file that follows from it:
+    /// that gap is known (docs/use/archive.md).
     pub fn call<T, E>(
         &self,
         what: &str,
@@ -382,11 +382,11 @@ impl Process {
                 let mut world = self.story.world();
                 world.crashes += 1;
                 world.losses += 1;
-                // What was not synced may be there all the same.
+                // Unsynced parts may survive all the same.
                 let strict = world.chance.one_in(2);
                 self.story.disk.lose_power(|| !strict && world.chance.one_in(2));
             }
-            // What is wrong there ends this one, too.
+            // Errors found there end this one, too.
             Strike::TakeOver => drop(self.story.live()),
             Strike::Fails | Strike::Lies | Strike::Full => {}
         }

@@ -42,7 +42,7 @@ const MAX_DEVICES: usize = 10_000;
 struct DcgmDevice {
     tenancy: DeviceTenancy,
     last: Option<GpuTelemetry>,
-    /// Time of the first answer without a change; `None`: the last answer had one.
+    /// Time of the first answer without a change; `None` if the last answer had one.
     unchanged_since: Option<EventTime>,
     /// The longest time in which answers had no change and after which they had one, at most [`LONGEST_REFRESH_SECONDS`].
     longest_refresh_seconds: f64,
@@ -334,7 +334,7 @@ mod tests {
         let rules = AttributionRules::default();
         devices.take(&answer(0..MAX_DEVICES + 3, 70), &rules, at(1));
         assert_eq!((telemetry(&buffer).len(), devices.known.len(), skipped()), (MAX_DEVICES, MAX_DEVICES, 3));
-        // Invented ones put nobody out.
+        // Invented GPUs displace no known one.
         devices.take(&answer(MAX_DEVICES + 3..2 * MAX_DEVICES, 70), &rules, at(2));
         assert_eq!((telemetry(&buffer).len(), devices.known.len()), (0, MAX_DEVICES));
         devices.take(&answer(0..MAX_DEVICES, 80), &rules, at(3));

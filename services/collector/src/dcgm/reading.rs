@@ -400,11 +400,11 @@ mod tests {
             let tenants: Vec<_> = device.tenants.iter().map(|t| (t.share.unwrap(), t.method.unwrap())).collect();
             (tenants, scraped.skipped.implausible)
         };
-        // Three slices half busy, one wholly, three that nobody holds half.
+        // Three slices half busy, one wholly; three unused ones half.
         let profiled = ShareMethod::Profiling;
         assert_eq!(shares(["0.5", "1", "0.5"]).0, [(0.375, profiled), (0.25, profiled)]);
         let by_slices = vec![(3.0 / 7.0, ShareMethod::MigSlices), (1.0 / 7.0, ShareMethod::MigSlices)];
-        // Nobody computes; of one it is not known; it cannot be.
+        // No process computes; one ratio is unknown; one is impossible.
         assert_eq!(shares(["0", "0", "0"]), (by_slices.clone(), 0));
         assert_eq!(shares(["0.5", "140737488355328", "0"]).0, by_slices);
         assert_eq!(shares(["0.5", "1.5", "0"]), (by_slices, 1));

@@ -87,7 +87,7 @@ pub struct AllocatableResourcesResponse {
     pub devices: Vec<ContainerDevices>,
 }
 
-/// A connection to the kubelet; made anew by whoever sees it fail.
+/// A connection to the kubelet. A caller whose request fails replaces it.
 #[derive(Debug, Clone)]
 pub struct KubeletClient {
     channel: Channel,

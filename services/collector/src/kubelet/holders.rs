@@ -31,7 +31,7 @@ pub struct DeviceAllocations {
 /// NVIDIA's device plugin names replicas of a shared GPU `UUID::N`.
 const REPLICA: &str = "::";
 
-/// Returns the UUID and whether it is a replica; `None`: not a UUID.
+/// Returns the UUID and whether it is a replica; `None` if it is not a UUID.
 fn device(id: &str) -> Option<(&str, bool)> {
     let (uuid, shared) = match id.split_once(REPLICA) {
         Some((uuid, replica)) if !replica.is_empty() && replica.bytes().all(|b| b.is_ascii_digit()) => (uuid, true),

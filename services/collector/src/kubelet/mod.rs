@@ -1,8 +1,8 @@
-//! Pods that hold this node's GPUs, from the kubelet, and the workloads of these pods.
+//! Reads the pods that hold this node's GPUs from the kubelet, and finds their workloads.
 //!
-//! The kubelet is asked over and over: version 1 of its API has no watch. Who a pod belongs to is asked of [`PodFactsLookup`]
-//! once a minute. Who holds what is also published, for those who address GPUs by it. While the kubelet does not answer, the last
-//! answer holds for a minute; after that GPUs have no workload rather than a wrong one.
+//! The kubelet is polled: version 1 of its API has no watch. The owner of a pod comes from [`PodFactsLookup`], once a minute.
+//! The holders of the GPUs are also published, for services that address GPUs by them. While the kubelet does not answer, the
+//! last answer holds for a minute; after that GPUs have no workload rather than a wrong one.
 
 pub mod api;
 pub mod holders;
@@ -49,7 +49,7 @@ pub struct KubeletSettings {
     pub timeout: Duration,
     /// Prefixes of the names of resources that are GPUs.
     pub resources: Vec<String>,
-    /// The host's processes, where GPUs are to be shared by what they use.
+    /// Folder of the host's processes, if GPUs are attributed by use.
     pub process_directory: Option<PathBuf>,
 }
 
@@ -60,7 +60,8 @@ type InstancesByGpu = BTreeMap<String, MigInstances>;
 type IdentityByGpu = BTreeMap<String, GpuIdentity>;
 /// Time of the last reading, and each process's use of the GPU's SMs, added up, by the GPU's UUID.
 type ProcessUsageByGpu = HashMap<String, (Instant, BTreeMap<u32, f64>)>;
-/// Use of the processes of each pod, by the pod's UID; `None`: processes of no pod. Only the proportions have a meaning.
+/// Use of the processes of each pod, by the pod's UID; `None` for processes outside of pods. Only the proportions have a
+/// meaning.
 type UsageByPod = BTreeMap<Option<String>, f64>;
 
 /// The workloads of this node's GPUs by the kubelet's word. Clones share them.
@@ -78,7 +79,7 @@ struct PodGpuState {
 }
 
 impl PodGpus {
-    /// Builds the table for these settings; `None`: the kubelet is not used.
+    /// Builds the table for these settings; `None` if the kubelet is not used.
     pub fn new(settings: Option<&KubeletSettings>) -> Self {
         let processes = settings.and_then(|settings| settings.process_directory.as_ref()).map(|_| Mutex::default());
         Self(Arc::new(PodGpuState { followed: settings.is_some(), processes, ..PodGpuState::default() }))
@@ -116,7 +117,7 @@ impl PodGpus {
         self.0.tenants.read().unwrap_or_else(PoisonError::into_inner).get(uuid).cloned()
     }
 
-    /// Notes how a GPU is cut; `None`: it is not in MIG mode. In force with the kubelet's next answer.
+    /// Notes how a GPU is cut; `None` if it is not in MIG mode. In force with the kubelet's next answer.
     pub fn set_instances(&self, uuid: &str, instances: Option<MigInstances>) {
         let known = self.instances();
         if known.get(uuid) == instances.as_ref() {
@@ -156,10 +157,10 @@ struct CachedPodFacts {
     due: Instant,
 }
 
-/// A pod and what was found out.
+/// A pod and the result of its lookup.
 type PodFactsResult = (PodKey, Result<PodFacts, String>);
 
-/// Publishes who holds the node's GPUs, where it changes and once a minute.
+/// Publishes the holders of the node's GPUs, on a change and once a minute.
 #[derive(Debug)]
 pub(crate) struct HoldersPublisher {
     sink: EventSink,
@@ -372,7 +373,7 @@ impl KubeletPoller {
     }
 }
 
-/// Takes what was found out about a pod. Where nothing was, what is known already holds as long as the kubelet has the pod.
+/// Records the facts about a pod. If the lookup failed, earlier facts stay valid as long as the kubelet has the pod.
 fn record_facts(known: &mut HashMap<PodKey, CachedPodFacts>, complained: &mut HashSet<String>, (pod, facts): PodFactsResult) {
     let Some(entry) = known.get_mut(&pod) else { return };
     match facts {
@@ -392,9 +393,9 @@ fn record_facts(known: &mut HashMap<PodKey, CachedPodFacts>, complained: &mut Ha
     }
 }
 
-/// Workloads and shares of every GPU, and the number of instances of which no GPU is known. A GPU may also work for an unknown
-/// pod. It is shared by the known pods only if their parts are measured; the unknown pod's part is assigned to nobody. An
-/// instance that several pods share is cut equally.
+/// Returns the workloads and shares of every GPU, and the number of instances without a known GPU. A GPU may also work for an
+/// unknown pod. It is shared by the known pods only if their parts are measured; the unknown pod's part is assigned to no
+/// workload. An instance that several pods share is cut equally.
 fn tenants<'a>(
     holders: &DeviceAllocations,
     known: &HashMap<PodKey, CachedPodFacts>,

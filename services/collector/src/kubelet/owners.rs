@@ -13,16 +13,16 @@ use crate::source::BoxFuture;
 pub struct PodFacts {
     /// `namespace/name` of the outermost owner that scales.
     pub workload: String,
-    /// UID of the pod; `None`: not known.
+    /// UID of the pod; `None` if unknown.
     pub uid: Option<String>,
-    /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` of its container with GPUs; `None`: not set, or not known.
+    /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` of its container with GPUs; `None` if it is not set or unknown.
     pub mps_thread_percentage: Option<f64>,
 }
 
 /// Looks up facts of pods.
 pub trait PodFactsLookup: Send + Sync + fmt::Debug {
-    /// Asked once a minute for each pod that holds a GPU, and sooner if it failed; bounded in time by whoever answers. The error
-    /// states why nothing is known, in words.
+    /// Called once a minute for each pod that holds a GPU, and sooner after a failure. The implementation bounds the time. The
+    /// error is a text that states the reason.
     fn facts<'a>(&'a self, pod: &'a PodKey) -> BoxFuture<'a, Result<PodFacts, String>>;
 }
 

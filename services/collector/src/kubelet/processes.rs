@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// Returns the UID of the pod of a process; `None`: it is of none, or has ended.
+/// Returns the UID of the pod of a process; `None` if it is outside of pods, or has ended.
 pub fn pod_of(directory: &Path, process: u32) -> Option<String> {
     pod_uid(&std::fs::read_to_string(directory.join(process.to_string()).join("cgroup")).ok()?)
 }

@@ -1,6 +1,6 @@
-//! This machine's GPUs, sampled through NVML.
+//! Samples this machine's GPUs through NVML.
 //!
-//! Each GPU has a thread of its own, so that one that hangs stops nobody else; a watch reports it. The library is
+//! Each GPU has a thread of its own, so that a hanging GPU does not stop the others; a watch reports it. The library is
 //! known to `eadt-nvml` alone; everything here speaks to its [`GpuDriver`] and [`ReadableGpu`] traits, which only read.
 
 pub mod counter_check;
@@ -78,7 +78,7 @@ impl NvmlSource {
                     }),
                 };
                 let counted = opened.and_then(|driver| Ok((driver.gpu_count()?, driver)));
-                // Nobody receives it any more if it took too long, which was reported then.
+                // If it took too long, which was reported then, the receiver is gone.
                 drop(sender.send(counted));
             })
             .map_err(|error| SourceError::new(KIND, format!("cannot start a thread: {error}")))?;

@@ -1,4 +1,4 @@
-//! One GPU's thread, and what others may know of it while it hangs in a call.
+//! One GPU's thread, and the facts that others may read while it hangs in a call.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

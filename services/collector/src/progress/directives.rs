@@ -38,7 +38,7 @@ pub struct DirectiveAnswer {
     pub workload: String,
     /// Grows with every change; 0: nothing was ever asked.
     pub revision: u64,
-    /// `None`: nothing is asked any more.
+    /// `None` if nothing is requested any more.
     pub directive: Option<Directive>,
     /// Time at which the log took it.
     #[serde(skip)]
@@ -226,7 +226,7 @@ fn read_runs(bus: &dyn Bus, prefix: &str, table: &DirectiveTable, stop: &Shutdow
     for (index, at) in places.into_iter().enumerate() {
         let marks = bus.watermarks(&at)?;
         let newest = marks.low.max(marks.high - MAX_LOOKBACK_RECORDS);
-        // A log that cannot be searched by time is read from there on; where nothing is newer, nothing is.
+        // A log that cannot be searched by time is read from there on; without newer records, nothing is read.
         let start = since.as_ref().map_or(newest, |found| found.get(index).copied().flatten().unwrap_or(marks.high).max(newest));
         from.push((at, StartOffset::At(start)));
     }
@@ -285,7 +285,7 @@ impl<'a> DirectiveSession<'a> {
         }
     }
 
-    /// Puts in force what was read, unless it is already.
+    /// Puts the directives that were read in force, unless they are already.
     fn complete(&mut self, runs: JobRuns) {
         if let Some(read) = self.read.take() {
             self.directives.replace(read, runs);
@@ -319,7 +319,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A directive that was read at an offset.
+    /// Returns a directive that was read at an offset.
     pub(crate) fn record(workload: &str, offset: i64, frozen: Option<u32>) -> ConsumerRecord {
         let value = frozen.map(|layers| {
             let directive = Directive {

@@ -100,7 +100,7 @@ struct ProgressEndpoint {
     /// Verifier of service accounts' tokens, if they are accepted.
     accounts: Option<ServiceAccountVerifier>,
     directives: DirectiveStore,
-    /// Cancelled when the endpoint stops: nobody waits any longer.
+    /// Cancelled when the endpoint stops, so that no request waits any longer.
     stopping: Shutdown,
 }
 
@@ -117,7 +117,7 @@ pub(crate) struct HttpSource {
 }
 
 impl HttpSource {
-    /// `reviewer`: needed where the settings accept tokens of service accounts.
+    /// `reviewer`: needed if the settings accept tokens of service accounts.
     pub fn new(
         settings: ProgressSettings,
         sink: EventSink,
@@ -420,7 +420,7 @@ async fn trainer_status(
         .and_then(|()| whole_body(body, endpoint.settings.body_bytes))
         .and_then(|body| endpoint.trainer_status(workload, &body).map(|()| body));
     let response = match result {
-        // As Kubeflow's own server does, the update is given back.
+        // Returns the update, like Kubeflow's own server.
         Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
         Err(Rejection { status, error, field, .. }) => {
             let message = field.map_or_else(|| error.clone(), |field| format!("{field}: {error}"));
@@ -508,7 +508,7 @@ impl ProgressEndpoint {
         sender.check(workload)?;
         let poll = DirectivePoll::parse(query)?;
         let wait = Duration::from_secs_f64(poll.wait.min(LONGEST_POLL.as_secs_f64()));
-        // Without a revision the present one is asked for.
+        // Without a revision, the present directive is requested.
         let wait = if poll.after.is_some() { wait } else { Duration::ZERO };
         self.directives.wait_for_change(workload, poll.after, wait, &self.stopping).await.ok_or_else(|| {
             let error = "directives cannot be read now: the collector has not read them yet, or may not; ask again later";
@@ -675,7 +675,7 @@ mod tests {
     use crate::settings::ServiceAccounts;
     use crate::sink::tests::{outlet, progress};
 
-    /// The defaults, on a free port.
+    /// Returns the defaults, on a free port.
     fn settings() -> ProgressSettings {
         let raw = crate::RawSettings::default().validate("h").unwrap();
         ProgressSettings { listen: "127.0.0.1:0".parse().unwrap(), ..raw.progress.unwrap() }
@@ -1071,7 +1071,7 @@ mod tests {
             .unwrap()
         };
         let (slow, quick) = (token("slow", 1), token("quick", 2));
-        // The slow ones stay for longer than anybody waits here.
+        // The slow ones stay for longer than this test waits.
         let limits = eadt_service::connections::ConnectionLimits { request: Duration::from_mins(10), ..settings().limits };
         let settings = ProgressSettings { tokens_file: Some(path.clone()), requests_per_second: 10_000.0, limits, ..settings() };
         assert!(settings.limits.connections < 300, "{:?}", settings.limits);
@@ -1177,7 +1177,7 @@ mod tests {
         };
         let ((status, answer), ()) = tokio::join!(waiting, withdraw);
         assert_eq!((status, answer), (200, json!({"workload": "n/a", "revision": 9, "directive": null})));
-        // A stop ends those who wait.
+        // A stop ends waiting requests.
         let waiting = ask(&f, "/v1/directives/n/a?after=9&wait=30");
         let stop = async {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -1188,7 +1188,7 @@ mod tests {
         f.task.await.unwrap().unwrap();
     }
 
-    /// A report of a time that all of them have.
+    /// Returns a report of a time that all of them have.
     fn at_once(fields: &str) -> String {
         format!("{{\"workload\":\"n/a\",\"time\":\"2026-01-02T03:04:05Z\",{fields}}}")
     }
@@ -1219,7 +1219,7 @@ mod tests {
             assert_eq!(revision_sent, revision, "{reports:?}");
             let polled = endpoint.wait_for_directive(&SenderIdentity(None), "n/a", "").await.unwrap();
             assert_eq!((polled.revision, polled.directive.is_some()), (revision.unwrap_or(0), revision.is_some()), "{reports:?}");
-            // What is asked from now on is of this run.
+            // Later requests belong to this run.
             known.add(&[record("n/a", 8, Some(1))]);
             assert_eq!(report(&steps(0)).directives[0].revision, 9, "{reports:?}");
         }

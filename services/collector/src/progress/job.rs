@@ -61,7 +61,7 @@ impl ProgressField {
         Self::MpsThreadPercentage,
     ];
 
-    /// Returns the metric that is read where settings name no other.
+    /// Returns the metric that is read if settings name no other.
     pub const fn default_metric(self) -> &'static str {
         match self {
             Self::SamplesTotal => "training_samples_total",
@@ -81,7 +81,7 @@ impl ProgressField {
         }
     }
 
-    /// Sets the field where it is free; false if it is taken.
+    /// Sets the field if it is free; false if it is taken.
     fn set(self, event: &mut TrainingProgress, value: f64) -> bool {
         let whole = || (value >= 1.0 && value <= f64::from(u32::MAX)).then_some(value.round() as u32);
         let slot = match self {

@@ -44,7 +44,7 @@ struct JobRun {
     origin: RunOrigin,
     /// Revisions up to this one are older than the run.
     at_start: u64,
-    /// Revisions up to this one are older than the run whose checkpoint it would go on from.
+    /// Revisions up to this one are older than the run whose checkpoint it would resume from.
     before: u64,
 }
 

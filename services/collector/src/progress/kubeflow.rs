@@ -59,7 +59,7 @@ pub struct TrainerMetric {
     pub value: String,
 }
 
-/// Returns the event of an update. `known` is the source's last event, if it has not ended. `None`: the update has no
+/// Returns the event of an update. `known` is the source's last event, if it has not ended. `None` if the update has no
 /// content, or repeats an end.
 pub fn event(
     update: &StatusUpdate,

@@ -9,7 +9,7 @@ const NAMES: [(&str, &[&str]); 5] = [
     ("fp8", &["float8", "float8_e4m3fn", "float8_e5m2", "transformer-engine", "transformer-engine-float16", "fp8-mixed"]),
 ];
 
-/// Returns the name of a precision in events; one that is not known stays as it is, in lower case.
+/// Returns the name of a precision in events; an unknown one is only changed to lower case.
 pub fn event_name(reported: &str) -> String {
     let lower = reported.trim().to_ascii_lowercase();
     let plain = lower.strip_prefix("torch.").unwrap_or(&lower);

@@ -19,16 +19,15 @@ use crate::metrics::{CollectorMetrics, OutcomeLabel};
 use crate::settings::ServiceAccounts;
 use crate::source::BoxFuture;
 
-/// Unknown tokens that are asked for at once. An API server that answers needs milliseconds, so this is reached where it does
-/// not.
+/// Unknown tokens that are asked for at once. An API server that answers needs milliseconds, so this is reached if it does not.
 const STRANGERS: usize = 32;
 /// Time after which a request that found as many may be tried again.
 const PUT_OFF: Duration = Duration::from_secs(1);
 
 /// Asks the API server about tokens.
 pub trait TokenReviewer: Send + Sync + fmt::Debug {
-    /// Returns the user of a token, if it is anybody's; bounded in time by the implementation. The error states why there is no
-    /// answer, in words that contain nothing of the token.
+    /// Returns the user of a token, if it has one; the implementation bounds the time. The error states why there is no answer,
+    /// without any part of the token.
     fn review<'a>(&'a self, token: &'a str, audience: &'a str) -> BoxFuture<'a, Result<Option<ReviewedUser>, String>>;
 }
 
@@ -44,7 +43,7 @@ pub(crate) enum TokenRefusal {
 }
 
 type GrantResult = Result<TokenGrant, TokenRefusal>;
-/// `None`: not yet.
+/// `None` if there is no answer yet.
 type GrantReceiver = watch::Receiver<Option<GrantResult>>;
 
 /// Knows service accounts by their tokens.
@@ -127,7 +126,7 @@ impl ServiceAccountVerifier {
                 ReviewStep::Done(verdict) => return verdict,
                 ReviewStep::Ask(question) => return self.review_token(question, token, claims.expires).await,
                 ReviewStep::AwaitAnswer(mut hearing) => {
-                    // Whoever asked may have hung up before the answer.
+                    // The client may have disconnected before the answer.
                     let answer = hearing.wait_for(Option::is_some).await.ok().and_then(|verdict| verdict.clone());
                     if let Some(verdict) = answer {
                         return verdict;
@@ -187,7 +186,7 @@ impl ServiceAccountVerifier {
             }
         };
         self.count(outcome);
-        // It is remembered by now, so nobody asks between this and the end of the question.
+        // It is remembered by now, so no second question begins before this one ends.
         question.sender.send_replace(Some(verdict.clone()));
         verdict
     }
@@ -217,7 +216,7 @@ pub(super) mod tests {
     const NOW: EventTime = EventTime::from_micros(NOW_SECONDS * 1_000_000);
     const EXPIRES: i64 = NOW_SECONDS + 90;
 
-    /// Takes each bearer at his word, as nobody should.
+    /// Accepts every bearer without a check. For tests only.
     #[derive(Debug)]
     pub(in crate::progress) struct TrustingReviewer {
         pub asked: AtomicUsize,
@@ -332,7 +331,7 @@ pub(super) mod tests {
         let (rig, token) = (VerifierFixture::new(0, 100.0), of_account("team-a", "train"));
         let mut senders: Vec<_> = (0..50).map(|_| rig.spawn(&token)).collect();
         rig.until_asked(1).await;
-        // The one who asks hangs up; another one asks in his place.
+        // The first client disconnects; another one asks in its place.
         let first = senders.remove(0);
         first.abort();
         assert!(first.await.unwrap_err().is_cancelled());
@@ -359,7 +358,7 @@ pub(super) mod tests {
         assert!(rig.verify(&known).await.is_ok(), "asked for again beside the strangers");
         assert_eq!(rig.reviewer.asked(), 2);
 
-        // So many at once, where nobody answers.
+        // The greatest number at once, without an answer from the API server.
         let rig = VerifierFixture::new(0, 1000.0);
         let senders: Vec<_> = (0..STRANGERS).map(|stranger| rig.spawn(&unknown(&format!("s-{stranger}")))).collect();
         rig.until_asked(STRANGERS).await;

@@ -66,7 +66,7 @@ pub struct SecretsReloader {
 }
 
 impl SecretsReloader {
-    /// Follows the files until `shutdown`. What was in force stays so while one cannot be used.
+    /// Follows the files until `shutdown`. While one is invalid, its former content stays in force.
     pub async fn follow(mut self, metrics: CollectorMetrics, shutdown: Shutdown) {
         loop {
             metrics.secrets_failed.set(i64::from(!self.reload_changed()));
@@ -77,7 +77,7 @@ impl SecretsReloader {
         }
     }
 
-    /// Returns whether all that is in force is what the files hold now.
+    /// Reloads changed files. Returns whether all files in force are those on the disk.
     fn reload_changed(&mut self) -> bool {
         let tokens = self.tokens.as_mut().is_none_or(|(files, in_force)| {
             files.reload_if_changed(|[path]| {
@@ -111,7 +111,7 @@ mod tests {
         crate::RawSettings::default().validate("h").unwrap().progress.unwrap()
     }
 
-    /// A token of the file, and its id.
+    /// Returns a token of the file, and its id.
     fn token(path: &Path) -> (String, String) {
         let made = tokens::change(path, |tokens| {
             let (token, entry) = tokens.create(&std::array::from_fn(|at| at as u8), &["n".to_owned()], NOW, None)?;

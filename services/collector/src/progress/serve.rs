@@ -1,4 +1,4 @@
-//! The progress endpoint's connections: TLS where there is a certificate, and what is counted of those that are cut off.
+//! Serves the progress endpoint's connections, with TLS if there is a certificate, and counts those that are cut off.
 
 use std::future::ready;
 use std::path::Path;
@@ -25,7 +25,7 @@ impl ServerCertificate {
         Ok(Self(Arc::new(Mutex::new(Arc::new(config(certificate, key)?)))))
     }
 
-    /// Replaces the certificate for connections to come; what was in force stays so after an error.
+    /// Replaces the certificate for new connections; after an error the former one stays in force.
     pub fn reload(&self, certificate: &Path, key: &Path) -> Result<(), String> {
         let next = Arc::new(config(certificate, key)?);
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = next;

@@ -1,8 +1,9 @@
-//! Tokens of Kubernetes service accounts: their own claims, the value of the API server's answer, and how long it is valid. Pure.
+//! Reads the claims of Kubernetes service account tokens, and remembers the API server's answers and how long they are valid.
+//! Pure.
 //!
-//! Such a token is a JWT that the API server signed, and only the API server is asked whether it is worth something
-//! (`TokenReview`): it alone knows of accounts and pods that are gone. A token's own claims are believed if they count against
-//! its bearer, so that nobody is bothered with what cannot be accepted, and never if they count in his favour.
+//! Such a token is a JWT that the API server signed, and only the API server is asked whether it is valid (`TokenReview`): only
+//! it has the current accounts and pods. A token's own claims are used only to refuse it, which saves requests to the API
+//! server, and never to accept it.
 
 use std::collections::HashMap;
 
@@ -32,7 +33,7 @@ const REFUSED_SECONDS: f64 = 10.0;
 /// Time for which a token is not asked for again if the API server did not answer, in seconds.
 const UNANSWERED_SECONDS: f64 = 1.0;
 
-/// The token's own claims, which nobody has checked.
+/// The token's own claims, which are not verified.
 #[derive(Debug, PartialEq)]
 pub struct TokenClaims {
     /// Worth nothing from then on.
@@ -56,7 +57,7 @@ enum Audiences {
 }
 
 impl TokenClaims {
-    /// Reads the claims. `None`: it is no token of a service account, whoever would claim so.
+    /// Reads the claims. Returns `None` if it is no service account token, whatever it claims.
     pub fn read(token: &str) -> Option<Self> {
         if token.len() > TOKEN_BYTES {
             return None;
@@ -123,7 +124,7 @@ pub enum ReviewCacheLookup {
 #[derive(Debug)]
 pub struct ReviewCache {
     remember_seconds: f64,
-    /// Kept beyond their time: whoever was accepted once is no stranger.
+    /// Kept beyond their expiry: a client that was accepted once is not limited as unknown.
     accepted: BoundedTokenMap<TokenGrant>,
     refused: BoundedTokenMap<()>,
     unanswered: BoundedTokenMap<()>,
@@ -154,7 +155,7 @@ impl ReviewCache {
         }
     }
 
-    /// `asked`: when the question was put; what the answer states may have ended since then.
+    /// `asked`: time of the question. The answer may have expired since then.
     pub fn accept(&mut self, token: TokenHash, grant: TokenGrant, asked_at: EventTime, expires: Option<EventTime>) {
         let until = asked_at.plus_seconds(self.remember_seconds);
         let until = expires.map_or(until, |expires| until.min(expires));
@@ -188,7 +189,7 @@ impl<T> ReviewCacheEntry<T> {
     }
 }
 
-/// Entries by the hash of a token, at most so many: those that end first go first.
+/// Entries by the hash of a token, up to a limit: those that expire first are dropped first.
 #[derive(Debug)]
 struct BoundedTokenMap<T>(HashMap<TokenHash, ReviewCacheEntry<T>>, usize);
 
@@ -201,7 +202,7 @@ impl<T> BoundedTokenMap<T> {
         self.0.get(token).is_some_and(|entry| entry.holds(now))
     }
 
-    /// Looks at everything where it is full: as often as the API server answers, which is bounded.
+    /// Looks at everything if it is full: as often as the API server answers, which is bounded.
     fn put(&mut self, token: TokenHash, entry: ReviewCacheEntry<T>) {
         if self.0.len() >= self.1 && !self.0.contains_key(&token) {
             let first = self.0.iter().min_by_key(|(_, entry)| entry.until).map(|(token, _)| *token);
@@ -222,7 +223,7 @@ pub(super) mod tests {
     const NOW: EventTime = EventTime::from_micros(1_767_225_600_000_000);
     const NOW_SECONDS: i64 = 1_767_225_600;
 
-    /// A token with this payload, and a signature of nobody.
+    /// Returns a token with this payload and an invalid signature.
     pub(in crate::progress) fn token(payload: &Value) -> String {
         let part = |text: &str| URL_SAFE_NO_PAD.encode(text);
         format!("{}.{}.{}", part(r#"{"alg":"RS256"}"#), part(&payload.to_string()), part("signed"))
@@ -375,7 +376,7 @@ pub(super) mod tests {
 
     proptest! {
         #![proptest_config(cases(256))]
-        /// Whatever else was answered about whichever tokens, at times that run back, too.
+        /// Checks a token for any answers about any tokens, at times that run back, too.
         #[test]
         fn a_token_is_accepted_by_its_last_answer_alone_and_no_longer_than_that_lasts(
             steps in prop::collection::vec((0u8..6, 0i64..200, review_answer()), 0..60),
@@ -409,7 +410,7 @@ pub(super) mod tests {
                     let accepted = matches!(memory.lookup(&TokenHash::of(&token.to_string()), at(*seconds)), ReviewCacheLookup::Accepted(_));
                     let good = last.get(&token).is_some_and(|(since, until)| since <= seconds && seconds < until);
                     prop_assert!(good || !accepted, "{} at {}", token, seconds);
-                    // With room for all nothing is forgotten.
+                    // With enough capacity nothing is forgotten.
                     prop_assert!(capacity < 6 || good == accepted, "{} at {}", token, seconds);
                 }
             }

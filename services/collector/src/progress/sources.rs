@@ -75,8 +75,8 @@ impl ProgressSources {
         if self.last.len() + new.len() > self.limit { Err(SourceLimitError::All(self.last.len())) } else { Ok(()) }
     }
 
-    /// Notes an event; the end of a source forgets it. One that is older than its source's last is stale to whoever reads
-    /// it, and takes no other's place.
+    /// Records an event. The end of a source forgets the source. An event older than its source's last is stale to readers, and
+    /// replaces no other source.
     pub fn note(&mut self, event: &TrainingProgress) {
         let source = (event.workload.clone(), event.rank);
         let own = namespace(&event.workload);
@@ -178,7 +178,7 @@ mod tests {
         let other = |rank| TrainingProgress { workload: "m/a".into(), ..event(rank, 5) };
         assert_eq!(sources.room(&[other(0), other(1)]), Ok(()));
         assert_eq!(sources.room(&[other(0), other(1), other(2)]), Err(SourceLimitError::All(3)));
-        // What ended, or is forgotten, makes room.
+        // Sources that ended or were forgotten make room.
         sources.note(&TrainingProgress { last: true, ..event(0, 6) });
         assert_eq!(sources.room(&[event(3, 6)]), Ok(()));
         sources.note(&event(3, 7));

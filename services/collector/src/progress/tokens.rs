@@ -1,7 +1,7 @@
-//! Bearer tokens of those who report progress. Pure but for [`read`] and [`change`], which are the file.
+//! Manages bearer tokens of jobs that report progress. Pure except [`read`] and [`change`], which access the file.
 //!
 //! A token is `eadt_ID_SECRET`. The secret is 256 random bits, so its SHA-256 can be kept: there is no dictionary to try, and a
-//! slow hash would only slow the collector. The file holds hashes, never secrets; whoever reads it can report nothing.
+//! slow hash would only slow the collector. The file holds hashes, never secrets, so its readers cannot report progress.
 
 use std::fmt::{self, Write};
 use std::io::Write as _;
@@ -112,7 +112,7 @@ impl TokenGrant {
     }
 }
 
-/// A token that nobody has seen yet. Shown once, by [`NewToken::reveal`]; it prints nowhere else.
+/// A new token. It is shown once, by [`NewToken::reveal`], and printed nowhere else.
 pub struct NewToken(String);
 
 impl NewToken {
@@ -221,8 +221,7 @@ pub fn read(path: &Path) -> Result<TokenStore, TokensError> {
     parse(&text).map_err(failed)
 }
 
-/// Returns the content of a tokens file. Its errors have the place and nothing of the text, which may be tokens that somebody wrote
-/// into it.
+/// Parses a tokens file. Errors give the position but no text, which may be tokens written into it by mistake.
 pub fn parse(text: &[u8]) -> Result<TokenStore, String> {
     let tokens: TokenStore = serde_json::from_slice(text).map_err(|error| {
         let kind = if error.is_data() { "another content than" } else { "no JSON, as" };
@@ -236,7 +235,7 @@ pub fn parse(text: &[u8]) -> Result<TokenStore, String> {
 pub fn change<T>(path: &Path, change: impl FnOnce(&mut TokenStore) -> Result<T, TokensError>) -> Result<T, TokensError> {
     let failed = |error: std::io::Error| TokensError::File { path: path.display().to_string(), detail: error.to_string() };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
-    // Whoever else changes it waits here; the file itself is replaced, so it cannot be what is locked.
+    // Other writers wait for this lock. It is on the folder, since the file itself is replaced.
     let lock = std::fs::File::open(folder).map_err(failed)?;
     lock.lock().map_err(failed)?;
     let mut tokens = if path.try_exists().map_err(failed)? { read(path)? } else { TokenStore::default() };
@@ -245,7 +244,7 @@ pub fn change<T>(path: &Path, change: impl FnOnce(&mut TokenStore) -> Result<T, 
     serde_json::to_writer_pretty(&mut file, &tokens).map_err(|error| failed(error.into()))?;
     file.write_all(b"\n").map_err(failed)?;
     if let Ok(metadata) = std::fs::metadata(path) {
-        // Whoever may read it, the collector perhaps, still may.
+        // Keeps the file's permissions, for readers such as the collector.
         file.as_file().set_permissions(metadata.permissions()).map_err(failed)?;
     }
     file.as_file().sync_all().map_err(failed)?;
@@ -281,7 +280,7 @@ mod tests {
         for name in ["team-a", "Team_A", "a.b", "0", "*"] {
             assert!(TokenStore::default().create(&chance(1), &namespaces(&[name]), NOW, None).is_ok(), "{name}");
         }
-        // What a file has already stays in force.
+        // Entries of an existing file stay in force.
         let kept = r#"{"tokens":[{"id":"a","sha256":"HASH","namespaces":["A B"],"created":"2026-01-02T03:04:05Z"}]}"#;
         assert!(parse(kept.replace("HASH", &"0".repeat(64)).as_bytes()).is_ok());
     }

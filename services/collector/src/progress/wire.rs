@@ -1,7 +1,7 @@
 //! Parsing of jobs' requests: from bytes to events, or to a rejection. Pure.
 //!
-//! Stricter than the log: there unknown fields are another version's, here they are somebody's typing, and whoever sent them
-//! is still there to receive the error.
+//! Stricter than for the log: there unknown fields come from another version; here they are typing errors, and the sender
+//! still receives the error.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -73,7 +73,7 @@ impl Rejection {
     }
 }
 
-/// Largest difference of times from this machine's clock, in seconds. `None`: no limit.
+/// Largest difference of times from this machine's clock, in seconds. `None` if there is no limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ClockSkewLimits {
     pub past: Option<f64>,
@@ -178,7 +178,7 @@ impl JsonStringScanner {
     }
 }
 
-/// Splits an array into the texts of its elements, whatever these are: one that is not JSON costs no other.
+/// Splits an array into the texts of its elements: an element that is not JSON does not affect the others.
 fn elements(array: &[u8]) -> Result<Vec<&[u8]>, &'static str> {
     let mut scan = JsonStringScanner::default();
     let mut depth = 0_usize;
@@ -219,7 +219,7 @@ fn elements(array: &[u8]) -> Result<Vec<&[u8]>, &'static str> {
 /// Reads one event; adds to `absent` the texts in it that are no numbers.
 fn event(text: &[u8], index: Option<usize>, absent: &mut usize) -> Result<ReportedEvent, Rejection> {
     if text.trim_ascii_start().first() != Some(&b'{') {
-        // A list would be read field by field in the order of declaration: nobody means that.
+        // A list would be read field by field in the order of declaration, which is never intended.
         parse::<&RawValue>(text, index)?;
         return Err(Rejection { index, ..Rejection::new(StatusCode::UNPROCESSABLE_ENTITY, "not a JSON object") });
     }
@@ -439,7 +439,7 @@ mod tests {
         }
         let far = refused(r#"{"workload":"n/a","favourite_colour":"red"}"#);
         assert!(far.error.contains("known are ") && far.error.contains("gradient_norm"), "{}", far.error);
-        // However long it is, little of it is repeated and nothing is compared.
+        // A long name is repeated in part, and not compared.
         let long = refused(&format!("{{\"{}\":1}}", "x".repeat(100_000)));
         assert!(long.field.unwrap().len() == NEAR_CHARS && long.error.len() < 1000);
     }

@@ -15,7 +15,7 @@ use tonic::codegen::{BoxFuture, Service};
 use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic_prost::ProstCodec;
 
-/// A kubelet, by what it answers.
+/// A fake kubelet with set answers.
 #[derive(Debug, Clone, Default)]
 pub struct FakeKubelet(Arc<Mutex<State>>);
 

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: a log in memory, and a collector around it.
+//! Shared parts of this crate's tests: a log in memory, and a collector around it.
 #![allow(dead_code, reason = "each test binary is built with all of this file and uses its own part")]
 
 use std::collections::BTreeMap;
@@ -96,7 +96,7 @@ pub fn start(settings: &str) -> Running {
     start_with(settings, None)
 }
 
-/// The same, with somebody who knows the owners of pods.
+/// Starts the same with a lookup of the pods' owners.
 pub fn start_with(settings: &str, owners: Option<Arc<dyn PodFactsLookup>>) -> Running {
     let raw: RawSettings = toml::from_str(settings).expect("settings parse");
     let settings = raw.validate("host").expect("settings are valid");
@@ -131,7 +131,7 @@ impl Running {
         panic!("not within two minutes: {what}\n{}", self.metrics.text());
     }
 
-    /// The value of one line of the metrics.
+    /// Returns the value of one line of the metrics.
     pub fn metric(&self, series: &str) -> Option<f64> {
         self.metrics.text().lines().find_map(|line| line.strip_prefix(series)?.trim().parse().ok())
     }

@@ -47,7 +47,7 @@ impl CoRunErrors {
     }
 }
 
-/// Returns the errors on these co-runs; `None`: there is no prediction for some of them.
+/// Returns the errors on these co-runs; `None` if there is no prediction for some of them.
 fn co_run_errors(
     predictor: &dyn SharePredictor,
     idle_watts: f64,
@@ -136,7 +136,7 @@ fn sets(runs: &[GatheredRun]) -> Vec<Vec<String>> {
 /// Profiles and co-runs from a board's windows.
 struct BoardCoRuns {
     profiles: SoloProfiles,
-    /// Co-runs whose workloads are known at their shares, the oldest first.
+    /// Co-runs whose workloads were measured at their shares, the oldest first.
     runs: Vec<GatheredRun>,
     /// The sets of workloads in the order in which they first ran together.
     sets: Vec<Vec<String>>,
@@ -147,7 +147,7 @@ struct BoardCoRuns {
 }
 
 impl BoardCoRuns {
-    /// Returns the scope; `None`: no GPU was shared.
+    /// Returns the scope; `None` if no GPU was shared.
     fn of(scope: &FitScope<'_>, windows: &[&EfficiencyWindow]) -> Option<Self> {
         let settings = GatherSettings::default();
         let GatheredRuns { mut runs, passed } = co_runs(windows.iter().copied(), &settings);
@@ -172,7 +172,7 @@ impl BoardCoRuns {
         Some(Self { profiles, runs, sets, unprofiled, passed })
     }
 
-    /// Windows that the co-runs are made of.
+    /// Returns windows that the co-runs are made of.
     fn windows(&self) -> usize {
         self.runs.iter().map(|run| run.windows * run.run.tenants.len()).sum()
     }
@@ -184,7 +184,7 @@ impl BoardCoRuns {
     }
 }
 
-/// Proposes a model; `None`: no GPU of this board was shared.
+/// Proposes a model; `None` if no GPU of this board was shared.
 pub(super) fn propose(scope: &FitScope<'_>, gpu_model: &str, windows: &[&EfficiencyWindow]) -> Option<ModelProposal> {
     let mut windows = windows.to_vec();
     windows.sort_by(|a, b| (a.window_end, &a.workload).cmp(&(b.window_end, &b.workload)));

@@ -119,7 +119,7 @@ impl FitScope<'_> {
         origin: Origin,
         (from, to): (EventTime, EventTime),
     ) -> Model {
-        // Unreadable versions are somebody else's: begin after none.
+        // Unreadable versions are from another program, so counting begins anew.
         let before = self.present.get(name).and_then(|model| model.version.parse::<u64>().ok()).unwrap_or(0);
         parameters["origin"] = serde_json::to_value(origin).expect("an enumeration is JSON");
         parameters["trained_from"] = serde_json::to_value(from).expect("a time is JSON");
@@ -139,7 +139,7 @@ fn percent(ratio: f64) -> String {
     format!("{:.2} %", ratio * 100.0)
 }
 
-/// A fitted model: its parameters in their own versioned form, the error on what it was fitted to, and its R² where it has one.
+/// A fitted model: its parameters in their own versioned form, its error on the training data, and its R² if it has one.
 struct FittedParameters {
     parameters: Value,
     mape_ratio: f64,
@@ -155,7 +155,7 @@ struct FitSubject<'a> {
     scope: FitScope<'a>,
 }
 
-/// Returns the value of a window and the model's prediction; `None`: the model makes none.
+/// Returns the value of a window and the model's prediction; `None` if the model makes none.
 type PredictFn = fn(&Value, &EfficiencyWindow) -> Option<(f64, f64)>;
 /// Fits a model; the error has the reason if the windows are not sufficient.
 type FitFn = fn(&[&EfficiencyWindow], Option<&str>) -> Result<FittedParameters, String>;

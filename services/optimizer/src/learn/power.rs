@@ -1,4 +1,4 @@
-//! Power of a board from what it does.
+//! Models the power of a board from its activity.
 
 use eadt_models::fit::{PowerModel, PowerObservation};
 use eadt_models::published::{PowerDocument, activity};

@@ -40,7 +40,7 @@ pub fn open(dir: &Path, clock: &SimClock) -> EmbeddedLog {
     log
 }
 
-/// Every value of a topic, partition after partition.
+/// Returns every value of a topic, partition after partition.
 pub fn values(bus: &dyn Bus, topic: Topic) -> Vec<Bytes> {
     let from: Vec<_> = (0..PARTITIONS).map(|p| (TopicPartition::new(full(topic), p), StartOffset::Earliest)).collect();
     let mut reader = bus.reader(&from, IsolationLevel::ReadCommitted).unwrap();
@@ -63,7 +63,7 @@ pub fn events<T: eadt_schemas::decode::DecodableEvent>(bus: &dyn Bus, topic: Top
     values(bus, topic).iter().map(|value| decode(value).unwrap()).collect()
 }
 
-/// What a controller would decide for a workload in its present state at a window's end.
+/// Makes a controller's decision for a workload in its present state at a window's end.
 pub type Script = fn(&Workload, f64, &mut Decision);
 
 pub fn layout(replicas: u32, percentage: u32) -> Layout {
@@ -91,7 +91,7 @@ impl Processor {
         for topic in [Topic::Workloads, Topic::GpuTelemetry, Topic::TrainingProgress] {
             from.extend((0..PARTITIONS).map(|p| (TopicPartition::new(full(topic), p), StartOffset::Earliest)));
         }
-        // What an earlier run decided already.
+        // Decisions of an earlier run.
         for decision in events::<Decision>(&self.log, Topic::Decisions) {
             let latest = self.decided.entry(decision.workload).or_insert(decision.time);
             *latest = decision.time.max(*latest);
@@ -256,8 +256,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// A run over a folder that may hold the beginning of it, up to `end` seconds of simulated time, at which
-/// nothing must be owed; `None`: it is there.
+/// Returns a run over a folder that may hold the beginning of it, up to `end` seconds of simulated time, at which
+/// nothing must be owed; `None` if it is complete already.
 pub fn resumed(dir: &Path, end: f64, script: Script) -> Option<Run<'_>> {
     // The duration counts from each start.
     let log = open(dir, &SimClock::new(at(0.0)));
@@ -266,7 +266,8 @@ pub fn resumed(dir: &Path, end: f64, script: Script) -> Option<Run<'_>> {
     (reached < end).then(|| Run { begun: reached, ..Run::new(dir, end - reached, script) })
 }
 
-/// What became of the decisions of a workload: (seconds of the decision, outcome, seconds of the outcome, generation).
+/// Returns the outcomes of a workload's decisions: (seconds of the decision, outcome, seconds of the outcome,
+/// generation).
 pub fn outcomes(log: &EmbeddedLog, workload: &str) -> Vec<(f64, eadt_schemas::v1::ActuationOutcome, f64, u64)> {
     events::<Actuation>(log, Topic::Actuations)
         .into_iter()

@@ -28,9 +28,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// False where an agent left something that it could not put back.
+/// False if an agent left something that it could not put back.
 fn run() -> Result<bool> {
-    // Nobody is left behind when the harness is killed.
+    // No child stays behind when the harness is killed.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let path = std::env::args().nth(1).context("name the file with the task")?;
     let task: Task = serde_json::from_slice(&std::fs::read(path)?)?;

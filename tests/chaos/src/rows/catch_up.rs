@@ -19,7 +19,7 @@ pub const ROW: Row = Row {
     full: 5,
     batch: 1,
     short: 1,
-    // Where the two inputs come in step by chance, nothing is late without the merge either.
+    // If the two inputs come in step by chance, nothing is late without the merge either.
     off: 4,
     run,
 };
@@ -28,7 +28,7 @@ const HOUR: usize = 3600;
 /// So many events are sent at once: what one input gives in a fetch is minutes of it, not the hour, and the other gives other minutes.
 const BATCH: usize = 400;
 const FETCH_BYTES: usize = 20_000;
-/// What it has folded before.
+/// Events that it has folded before.
 const BEFORE: usize = 600;
 
 fn run(run: Run) -> Result<Outcome> {

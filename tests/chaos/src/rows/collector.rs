@@ -54,7 +54,7 @@ const GPUS: f64 = 4.0;
 const ROOM: usize = 200;
 const BATCH: u64 = 20;
 
-/// What the process prints at its end.
+/// The figures that the process prints at its end.
 #[derive(Debug, Deserialize)]
 pub struct Summary {
     pub sampled: u64,
@@ -95,7 +95,7 @@ fn run(run: Run) -> Result<Outcome> {
             world.brokers[0].start_again()?;
             explain(job.report(1 + chance.below(10)), &part)?;
         }
-        // What was in flight when the broker died, and what has room, goes out within the time to drain or is counted.
+        // Events in flight when the broker died, as far as they fit, are sent within the time to drain or counted.
         let output = part.stop(LIMIT)?;
         if stays_away {
             world.brokers[0].start_again()?;
@@ -107,7 +107,7 @@ fn run(run: Run) -> Result<Outcome> {
         outcome.check(sent + dropped == sampled, || format!("{sent} sent + {dropped} dropped are not {sampled} sampled"));
         let (found, repeated) = logged(&world, &job.workload)?;
         outcome.duplicated += repeated;
-        // What was dropped because no answer came may be in the log all the same.
+        // Events that were dropped without an answer may be in the log all the same.
         outcome.check((sent..=sampled).contains(&found), || format!("{sent} were sent, {found} are in the log"));
         outcome.check(stays_away || found == sent, || format!("{sent} were sent, {found} are in the log, which was back"));
         outcome.check(dropped > 0, || "the buffer never ran over".to_owned());
@@ -220,7 +220,7 @@ impl Job {
     }
 }
 
-/// Reports progress; the answer, empty where the collector hung up without one.
+/// Reports progress; the answer, empty if the collector hung up without one.
 pub fn post(address: SocketAddr, body: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(LIMIT))?;

@@ -104,7 +104,7 @@ fn other(world: &World, proxy: &Proxy, watch: &Watch, lost: bool, chance: &mut C
     }
     explain(watch.await_next(Instant::now()), &part)?;
     if lost {
-        // Whatever the broker answers: what counts is that it changes nothing.
+        // The broker's answer does not matter, as long as it changes nothing.
         proxy.deliver()?;
         explain(watch.await_next(Instant::now()), &part)?;
         outcome.count("other requests that were lost, and came after a later step", 1);

@@ -177,7 +177,7 @@ fn archive(world: &World) -> Result<PathBuf> {
     Ok(place)
 }
 
-/// What `eadt replay --check --json` prints.
+/// Output of `eadt replay --check --json`.
 #[derive(Debug, Deserialize)]
 struct Summary {
     check: Checked,

@@ -74,7 +74,7 @@ fn run(run: Run) -> Result<Outcome> {
         let found = LoggedSteps::read(&log)?;
         judge(&found, acknowledged, &mut outcome);
         if outcome.violations() > 0 {
-            // What is wrong now would be found after each further kill.
+            // An error now would be found after each further kill.
             break;
         }
         let now = AcknowledgedSteps { step: found.step, plain: found.plain.len() as u64 };
@@ -101,7 +101,7 @@ fn start(dir: &Path, own: &Embedded, off: Option<&'static str>) -> Result<Part> 
     Part::start(dir, "embedded", &task, &Faults { off, ..Faults::default() })
 }
 
-/// What a log has against what was acknowledged of it. A step that was under way may be there: whole, or not at all.
+/// Compares a log with the acknowledged steps. A step in progress may be there: whole, or not at all.
 fn judge(found: &LoggedSteps, acknowledged: AcknowledgedSteps, outcome: &mut Outcome) {
     outcome.lost += acknowledged.step.saturating_sub(found.step) + acknowledged.plain.saturating_sub(found.plain.len() as u64);
     for (place, written) in ["output 0", "output 1", "state"].into_iter().zip(&found.written) {
@@ -123,7 +123,7 @@ fn once(place: &str, found: &[u64], wanted: &[u64], outcome: &mut Outcome) {
     }
 }
 
-/// In words, what is wrong with numbers that are not the wanted ones.
+/// Describes numbers that differ from the wanted ones.
 fn difference(found: &[u64], wanted: &[u64]) -> String {
     let due = wanted.len();
     if let Some(missing) = wanted.iter().find(|number| !found.contains(number)) {

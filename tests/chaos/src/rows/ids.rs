@@ -1,4 +1,4 @@
-//! Somebody invents GPUs.
+//! A client invents GPUs.
 
 use std::time::Duration;
 
@@ -26,18 +26,19 @@ pub const ROW: Row = Row {
     run,
 };
 
-/// More than one collector can have of what is kept where it is shut out at nothing.
+/// More than one collector can have of what is kept if it is shut out at nothing.
 const NO_CAP: usize = 10_000_000;
 /// GPUs that another collector names after all that.
 const NEWCOMERS: u32 = 30;
 const NEWCOMER: &str = "GPU-new-";
-/// What GPUs beyond a collector's share may take beyond what is taken when that is full.
+/// Memory that GPUs beyond a collector's share may take beyond that of a full share, in bytes.
 const MORE_BYTES: u64 = 10_000_000;
-/// What one GPU of that share may take beyond as many honest and refused events, all that is done with it included.
+/// Memory that one GPU of that share may take beyond that of as many honest and refused events, in bytes, temporary memory
+/// included.
 const GPU_BYTES: u64 = 5_000;
-/// Queues are full where as many events again take no more than this.
+/// Queues are full if as many events again take no more than this.
 const FULL_BYTES: u64 = 1_000_000;
-/// How often that is tried, with how many events of each kind. A peak is the higher the longer one looks: where bursts had a fifth
+/// How often that is tried, with how many events of each kind. A peak is the higher the longer one looks: if bursts had a fifth
 /// of these events, it still rose by up to 21 MB among the ten million that came after them.
 const BURSTS_MAX: u32 = 5;
 const BURST: u32 = 1_000_000;
@@ -47,7 +48,7 @@ const SLOWEST: u32 = 500;
 fn run(run: Run) -> Result<Outcome> {
     let world = World::start(Cluster::One, None)?;
     let mut outcome = Outcome::default();
-    // As they are where nobody sets them.
+    // The defaults.
     let standard = world.settings();
     let share = standard.max_workloads / 2;
     let settings = if run.bites {
@@ -62,15 +63,15 @@ fn run(run: Run) -> Result<Outcome> {
         standard
     };
     let mut part = world.processor(settings, None)?;
-    // Where many GPUs are invented it takes a while, and the honest story is kept in memory.
+    // If many GPUs are invented it takes a while, and the honest story is kept in memory.
     let pace = Duration::from_millis(if run.rounds >= BURST { 50 } else { 10 });
     let feeder = Feeder::start(&world.bus, &world.prefix, Story::new(run.seed, 3), pace)?;
-    // Honest sources come first, as in a cluster that somebody attacks.
+    // Honest sources come first, as in a cluster that is attacked later.
     let watch = world.watch()?;
     watch.await_next(std::time::Instant::now())?;
     let mut producer = world.bus.producer("chaos-inventor")?;
-    // As many honest events, and as many that are refused whoever sends them, fill the same queues and pools, how far depends on
-    // the machine: what invented GPUs take beyond that is theirs.
+    // The same number of honest and of refused events from any client fills the same queues and pools, to a degree that depends
+    // on the machine. More memory than that is due to the invented GPUs.
     let mut honest = 0;
     for done in 0..BURSTS_MAX {
         let since = f64::from(done);
@@ -154,7 +155,7 @@ fn burst(world: &World, producer: &mut dyn Producer, count: u32, each: impl Fn(u
     Ok(())
 }
 
-/// Lets what was sent so far be folded.
+/// Waits until all sent records are folded.
 fn await_letters(world: &World) -> Result<()> {
     let begun = std::time::Instant::now();
     while world.behind()? > 1_000 && begun.elapsed() < LIMIT {

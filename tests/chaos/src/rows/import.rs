@@ -1,4 +1,4 @@
-//! Somebody imports old runs into partitions that live events go into.
+//! Imports old runs into partitions that live events go into.
 
 use std::time::{Duration, Instant};
 
@@ -49,7 +49,7 @@ fn run(run: Run) -> Result<Outcome> {
             story.tick();
         }
         story.end();
-        // What waits is read in pieces, and telemetry of a job may come before any of its progress.
+        // The backlog is read in pieces, and telemetry of a job may come before any of its progress.
         part.freeze(true)?;
         send_events(&mut *producer, &world.prefix, &story.events)?;
         ensure!(producer.flush(LIMIT)?, "the import was not acknowledged");

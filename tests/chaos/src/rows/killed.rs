@@ -25,11 +25,11 @@ pub const ROW: Row = Row {
     run,
 };
 
-/// Where a member waits that has to give up partitions, and one that takes some over.
+/// Points at which a member waits that gives up partitions, or takes some over.
 const GIVES_UP: &str = "rebalance.revoked";
 const TAKES_OVER: &str = "restore.positions";
 
-/// Where it is killed.
+/// Point of the kill.
 #[derive(Debug, Clone, Copy)]
 enum Phase {
     /// The process waits there, the third time that it comes there after it wrote windows.
@@ -103,7 +103,7 @@ fn run(run: Run) -> Result<Outcome> {
                 let other = second(None)?;
                 part.await_phase(LIMIT)?;
                 part = left_alone(part, other, &watch, &mut outcome)?;
-                // Who joins next waits until this one is given up.
+                // The next member waits until this one is given up.
                 second_is_known = true;
             }
             Phase::TakesOver => {
@@ -136,7 +136,7 @@ fn run(run: Run) -> Result<Outcome> {
 fn left_alone(victim: Part, mut other: Part, watch: &Watch, outcome: &mut Outcome) -> Result<Part> {
     victim.kill()?;
     let killed = Instant::now();
-    // What was written just before may be read just after.
+    // Windows written just before may be read just after.
     while !watch.has_all_after(killed + Duration::from_millis(500)) {
         runs(&mut other)?;
         ensure!(killed.elapsed() < LIMIT, "the other member does not go on with every partition: {}", process_output(&other));

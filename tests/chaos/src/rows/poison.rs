@@ -38,7 +38,7 @@ const LARGE_ONE_IN: u64 = 40;
 const MISTAKE_ONE_IN: u64 = 50;
 /// Namespace of honest jobs that are none of the story's.
 const HONEST: &str = "honest";
-/// What the hostile ones may take beyond what the honest ones do, and the second half of them beyond the first.
+/// Memory that hostile records may take beyond that of the honest ones, and the second half of them beyond the first.
 const MORE_BYTES: u64 = 10_000_000;
 /// Of so many records the large ones come to more than that; of fewer, memory shows nothing.
 const TELLING_ROUNDS: u32 = 1_000;
@@ -49,7 +49,7 @@ const HONEST_BACKLOGS: u32 = 4;
 const AT_A_TIME: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What is sent, and the reason that it must be refused with.
+/// Returns a record to send, and the reason with which it must be refused.
 fn poison(chance: &mut Chance, number: u32) -> (Topic, Vec<u8>, &'static str) {
     let workload = Story::name(chance.below(3) as usize);
     let time = at(f64::from(number));
@@ -194,7 +194,7 @@ fn run(run: Run) -> Result<Outcome> {
         let either = certain + reasons.get("*").copied().unwrap_or(0);
         outcome.check((certain..=either).contains(&found), || format!("{found} are {reason}; {certain} to {either} were sent"));
     }
-    // Windows of honest events beside the story are nobody's to compare.
+    // Windows of honest events beside the story are not compared.
     outcome.take(world.judge_except(&story, |workload| !workload.starts_with("chaos/"))?);
     Ok(outcome)
 }

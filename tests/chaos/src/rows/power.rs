@@ -61,8 +61,8 @@ fn run(run: Run) -> Result<Outcome> {
         }
         outcome.rounds += 1;
         if run.bites {
-            // Producers of a log that lost what it had acknowledged cannot go on either. Where nothing of that was on this broker yet,
-            // another run is tried.
+            // Producers of a log that lost what it had acknowledged cannot go on either. If nothing of that was on this broker
+            // yet, another run is tried.
             return Ok(outcome);
         }
     }

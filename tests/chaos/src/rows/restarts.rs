@@ -43,7 +43,7 @@ const LONG: Duration = Duration::from_secs(8);
 /// Longer than a step may take: the step that is open fails.
 const AWAY: Duration = Duration::from_secs(14);
 
-/// What the processor logs where it ends a transaction that the broker has forgotten.
+/// Log lines of a processor that ends a transaction which the broker has forgotten.
 const ENDS_HANGING: [&str; 2] = ["what this name left open is ended", "may have left open in the group's positions"];
 
 fn one(run: Run) -> Result<Outcome> {
@@ -66,7 +66,7 @@ fn one(run: Run) -> Result<Outcome> {
             std::thread::sleep(Duration::from_millis(chance.below(500)));
         }
         let killed = Instant::now();
-        // Switched off, what is looked at is EADT; a broker that is killed may itself forget what it confirmed.
+        // With the mitigation off, EADT is tested; a broker that is killed may itself forget confirmed records.
         if run.bites || chance.below(3) == 0 {
             world.brokers[0].stop()?;
         } else {
@@ -110,7 +110,7 @@ fn one(run: Run) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Starts the processor again, where only its supervisor can.
+/// Starts the processor again, if only its supervisor can.
 fn supervised(world: &World, part: &mut Part, outcome: &mut Outcome) -> Result<bool> {
     supervise(part, || world.processor(world.settings(), None), outcome)
 }

@@ -1,4 +1,4 @@
-//! The log deletes records that nobody has folded yet.
+//! The log deletes records before they are folded.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -31,7 +31,7 @@ pub const ROW: Row = Row {
 const AT_WORK: Duration = Duration::from_mins(1);
 const PREFIXES: [&str; 2] = ["chaos.", "other."];
 
-/// Waits until it is so; how long that took, `None` where it did not come to it.
+/// Waits until it is so; how long that took, `None` if it did not come to it.
 fn until(limit: Duration, mut is_so: impl FnMut() -> Result<bool>) -> Result<Option<f64>> {
     let begun = Instant::now();
     while begun.elapsed() < limit {
@@ -43,13 +43,13 @@ fn until(limit: Duration, mut is_so: impl FnMut() -> Result<bool>) -> Result<Opt
     Ok(None)
 }
 
-/// What the archiver's group has of all partitions of a topic together; `None`: a partition was never archived.
+/// Returns the archiver group's position over all partitions of a topic; `None` if a partition was never archived.
 fn archived(world: &World, topic: Topic, partitions: i32) -> Result<Option<i64>> {
     let parts: Vec<_> = (0..partitions).map(|partition| TopicPartition::new(world.topic(topic), partition)).collect();
     Ok(world.bus.committed("archiver", &parts)?.into_iter().sum())
 }
 
-/// Writes a record to a partition of the dead letters, which nobody merges with others'.
+/// Writes a record to a partition of the dead letters, which are not merged with others.
 fn send_dead_letter(world: &World, partition: i32) -> Result<()> {
     let mut producer = world.bus.producer("chaos-settings")?;
     let record = ProducerRecord {

@@ -72,7 +72,7 @@ fn run(run: Run) -> Result<Outcome> {
     for part in parts.iter_mut().filter_map(Option::take) {
         part.kill()?;
     }
-    // All three, so that nobody waits for one that is gone.
+    // All three, so that none waits for one that is gone.
     let parts = (0..3).map(|number| start(number, false)).collect::<Result<Vec<_>>>()?;
     let folded = world.await_folded(LIMIT)?;
     outcome.check(folded, || format!("not everything was folded: {}", parts[0].tail()));

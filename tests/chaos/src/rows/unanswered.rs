@@ -56,7 +56,7 @@ pub const ONE_OF_THREE: Row = Row {
 };
 
 const WORKLOAD: &str = "apart/job";
-/// What the collector buffers: more than is reported in the longest pause.
+/// Capacity of the collector's buffer: more than the events of the longest pause.
 const ROOM: usize = 100_000;
 const PACE: Duration = Duration::from_millis(50);
 const REPORT_EVERY: Duration = Duration::from_millis(250);
@@ -74,11 +74,11 @@ const PAST_SESSIONS: Duration = Duration::from_secs(45);
 const BETWEEN: Duration = Duration::from_secs(14);
 /// Longest time until a cluster has noticed that one of its brokers is away.
 const LEADERS_MOVE: Duration = Duration::from_secs(6);
-/// Where connections are silent: how long an answer may take, so that a round takes seconds.
+/// Time limit of answers if connections are silent, so that a round takes seconds.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-/// Longest time from SIGTERM to the end while nobody answers. However many partitions there are, few questions are asked.
+/// Longest time from SIGTERM to the end without answers. However many partitions there are, few requests are made.
 const STOPS_WITHIN: Duration = Duration::from_secs(90);
-/// Without the limit nothing happens for so long.
+/// Time without any event if the limit is off.
 const NOTHING_WITHIN: Duration = Duration::from_secs(5);
 
 /// A collector with a job that reports.
@@ -104,7 +104,7 @@ impl Collecting {
         Ok(Self { part, job, longest: Duration::ZERO, held_up: 0 })
     }
 
-    /// Where it takes reports.
+    /// Returns the address for reports.
     pub fn address(&self) -> std::net::SocketAddr {
         self.job.address
     }
@@ -320,7 +320,7 @@ fn stop_in_a_pause(seed: u64, outcome: &mut Outcome) -> Result<()> {
     }
     world.brokers[0].freeze(false)?;
     feeder.finish()?;
-    // What it could not write is archived at the next start.
+    // Records that it could not write are archived at the next start.
     let place = world.dir().join("archive");
     let archive = Archive::folder(&place)?;
     let mut archiver = self::archiver(&world)?;
@@ -330,13 +330,14 @@ fn stop_in_a_pause(seed: u64, outcome: &mut Outcome) -> Result<()> {
     archive::judge(&world, &place, &archive, &OF_A_STORY, outcome)
 }
 
-/// What was on its way when the broker was paused is sent again over another connection, which the broker finds beside the first one.
+/// Requests in flight when the broker was paused are sent again over another connection, which the broker finds beside the
+/// first one.
 fn paused_without_numbers(mut world: World) -> Result<Outcome> {
     let mut outcome = Outcome { rounds: 1, ..Outcome::default() };
     world.properties.insert("socket.timeout.ms".into(), "1000".into());
     let mut collecting = Collecting::start(&world)?;
     let begun = Instant::now();
-    // Only what is sent over a connection that there is can be on its way.
+    // Only data sent over an existing connection can be in flight.
     while logged(&world, WORKLOAD)?.0 == 0 {
         ensure!(begun.elapsed() < LIMIT, "nothing of the collector is in the log: {}", collecting.part.tail());
         std::thread::sleep(Duration::from_millis(100));
@@ -374,7 +375,7 @@ fn half_open(run: Run) -> Result<Outcome> {
             return Ok(outcome);
         }
         collecting.report_for(ANSWER_WITHIN)?;
-        // What was read before still makes windows for a moment.
+        // Records read before still make windows for a moment.
         let later = begun + ANSWER_WITHIN / 2;
         reading.supervise(&world, &mut outcome)?;
         let next = watch.await_next(later)? + (later - begun);

@@ -120,7 +120,7 @@ pub struct BatchStream {
     bytes: Bytes,
     /// Aborted transactions that have not begun yet, by their first offsets.
     aborted: VecDeque<AbortedTransaction>,
-    /// Producers whose transaction is one that was taken back.
+    /// Producers with an aborted transaction.
     aborting: Vec<i64>,
     is_committed_only: bool,
 }

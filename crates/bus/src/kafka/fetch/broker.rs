@@ -75,7 +75,7 @@ fn follow_layout(shared: &Arc<SharedFetchState>) {
     }
 }
 
-/// Asks one broker after the other, those that are known first.
+/// Asks one broker after the other, known ones first.
 fn fetch_cluster_metadata(shared: &SharedFetchState, topics: &[String]) -> Result<ClusterMetadata> {
     let known = shared.addresses().into_iter().map(|broker| (broker.host, broker.port));
     let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
@@ -132,7 +132,7 @@ pub fn parse_address(address: &str) -> Option<(String, u16)> {
     Some((host.trim_matches(['[', ']']).to_owned(), port.parse().ok()?))
 }
 
-/// A connection and what the broker remembers of it.
+/// A connection and the broker's session on it.
 struct BrokerSession {
     connection: BrokerConnection,
     session: FetchSession,

@@ -1,4 +1,4 @@
-//! A connection to one broker: the socket, who the two are, and requests with their answers, one at a time.
+//! A connection to one broker: the socket, its two ends, and requests with their answers, one at a time.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -200,7 +200,7 @@ impl BrokerConnection {
         }
         let mut filled = 0;
         while filled < length {
-            // A length that lies costs no memory beyond what came.
+            // A false length costs no memory beyond the received bytes.
             let until = length.min(self.inbox.len().max(filled + STEP_BYTES));
             if self.inbox.len() < until {
                 self.inbox.resize(until, 0);

@@ -256,7 +256,7 @@ fn read_lz4_head<'a>(rest: &mut &'a [u8]) -> Option<Lz4Frame> {
         return None;
     }
     let (flags, size) = (take(1)?[0], take(1)?[0]);
-    // Version 1; no dictionary, which nobody could have given.
+    // Version 1, without a dictionary: a frame with one could not be decoded.
     if flags >> 6 != 1 || flags & 1 != 0 {
         return None;
     }
@@ -347,7 +347,7 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    /// All ways in which clients write a codec.
+    /// Returns all ways in which clients write a codec.
     fn packed(codec: Codec, plain: &[u8]) -> Vec<Vec<u8>> {
         use lz4_flex::frame::BlockMode::{Independent, Linked};
         match codec {

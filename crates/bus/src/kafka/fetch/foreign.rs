@@ -32,7 +32,7 @@ pub fn read_foreign_bytes(input: &[u8]) -> usize {
             drop(read_api_versions(rest));
             0
         }
-        // A batch whose length, format and checksum are right, so that what is behind them is reached.
+        // A batch whose length, format and checksum are right, so that the code behind these checks is reached.
         3 => count_records(&mut unpacker, mended(rest), BatchStream::default()),
         4 => count_records(&mut unpacker, rest.to_vec(), BatchStream::default()),
         _ => {

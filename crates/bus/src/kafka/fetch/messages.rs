@@ -106,7 +106,7 @@ pub struct BrokerAddress {
 pub struct PartitionMetadata {
     pub partition: i32,
     pub error: i16,
-    /// −1 if nobody does.
+    /// Node id of the leader, or −1 if there is no leader.
     pub node: i32,
     pub epoch: i32,
 }
@@ -195,7 +195,7 @@ pub fn write_find_coordinator(body: &mut Vec<u8>, transactional_id: &str) {
     body.put_no_tags();
 }
 
-/// Reads who has the transactions of the name, or the error's code.
+/// Reads the coordinator of the transactions of the name, or the error's code.
 pub fn read_find_coordinator(body: &[u8]) -> Result<std::result::Result<BrokerAddress, i16>> {
     let mut reader = WireReader::new(body);
     reader.i32()?;

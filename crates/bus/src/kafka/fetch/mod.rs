@@ -62,7 +62,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 struct PartitionReadState {
     at: TopicPartition,
-    /// The next offset to be delivered; `None`: not started.
+    /// The next offset to be delivered; `None` if not started.
     next: Option<i64>,
     is_paused: bool,
     /// The offset at which the end was last reported.
@@ -74,8 +74,8 @@ struct PartitionReadState {
 }
 
 impl PartitionReadState {
-    /// Delivers some of what is there; true once that is all. An end is reported unless `has_more`: what came since
-    /// lies behind it.
+    /// Delivers some of the buffered records; returns true once all are delivered. An end is reported unless
+    /// `has_more`: later records lie behind it.
     fn deliver(
         &mut self,
         unpacker: &mut Unpacker,
@@ -253,7 +253,7 @@ impl NativeFetcher {
         Ok(None)
     }
 
-    /// Delivers some of what is there; false if nothing is.
+    /// Delivers some buffered items; returns false if there are none.
     fn deliver(&mut self, delivery: &mut PollBuffer<'_>) -> Result<bool> {
         let count = self.partitions.len();
         let has_part =

@@ -45,7 +45,7 @@ pub enum OpenTransactionEnd {
     Answered { error: i16, requests: u32 },
     /// No request for an id was sent.
     NotAsked(ConnectionError),
-    /// A request for an id may still come to the broker, and take the id from whoever has it then.
+    /// A request for a transactional id may still reach the broker and fence the id's present producer.
     Unanswered(ConnectionError),
 }
 
@@ -118,7 +118,7 @@ impl<'a> Coordinator<'a> {
         let quick = FetchOptions { timeout: options.timeout.min(PATIENCE), max_wait: Duration::ZERO, ..options.clone() };
         let coordinator = find_coordinator(&quick, id, begun)?;
         let mut connection = BrokerConnection::open(&coordinator.host, coordinator.port, &quick, |_| {})?;
-        // As long as the library waits: whoever gives up earlier does not know what the request will do.
+        // The same timeout as the library's: after a shorter one, the outcome of the request would be unknown.
         connection.set_answer_timeout(options.timeout)?;
         Ok(Self { connection, id, begun })
     }

@@ -254,7 +254,7 @@ pub mod tests {
                 prop_assert_eq!(&found.headers, &headers);
             }
             for end in 0..bytes.len().min(200) {
-                // What is cut off is an error for the record that is cut off.
+                // A truncated record is an error.
                 prop_assert!(read(&bytes[..end], records.len()).is_err());
             }
         }

@@ -42,7 +42,7 @@ impl SaslUser {
         Ok(Self { mechanism, username: text("sasl.username").to_owned(), password: Secret::new(text("sasl.password")) })
     }
 
-    /// Proves who this is; returns for how long the broker believes it, if not for ever.
+    /// Authenticates; returns the time for which the broker accepts it, if it is limited.
     pub fn authenticate(&self, connection: &mut BrokerConnection) -> Result<Option<Duration>> {
         let name = self.mechanism.name();
         let answer = connection.exchange(ApiKey::SaslHandshake, 1, |body| body.put_short_text(name))?;

@@ -1,4 +1,4 @@
-//! Fetch sessions (KIP-227): the broker remembers what was asked for, so that a request names only what changed.
+//! Fetch sessions (KIP-227): the broker remembers the last request, so that a request names only changes.
 
 use std::collections::HashMap;
 
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!((third.epoch, offsets(&third)), (2, vec![]));
         assert_eq!(third.forgotten, [("t".into(), [1; 16], 1)]);
         session.take_answer(7);
-        // What comes back is new to the broker.
+        // A partition that returns is new to the broker's session.
         assert_eq!(offsets(&session.request(&[position("t", 0, 4), position("t", 1, 5)])), [(1, 5)]);
     }
 

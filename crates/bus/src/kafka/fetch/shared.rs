@@ -68,7 +68,7 @@ impl SharedFetchState {
         self.lock().failures.pop_front()
     }
 
-    /// Returns what came for the first unpaused partition from `turn` on, round about.
+    /// Returns the chunk of the first unpaused partition from `turn` on, in a circle.
     pub fn take_chunk(&self, turn: usize) -> Option<FetchedChunk> {
         let mut state = self.lock();
         let count = state.partitions.len();
@@ -109,13 +109,13 @@ impl SharedFetchState {
         self.lock().silent_broker(now)
     }
 
-    /// Ends the threads, also where they wait for a broker.
+    /// Ends the threads, also if they wait for a broker.
     pub fn stop(&self) {
         let mut state = self.lock();
         state.is_stopped = true;
         state.partitions.clear();
         for (_, socket) in state.sockets.drain() {
-            // One that is closed already is what is wanted.
+            // A socket that is closed already needs no shutdown.
             drop(socket.shutdown(Shutdown::Both));
         }
         self.work.notify_all();
@@ -178,7 +178,7 @@ impl SharedFetchState {
         self.lock().brokers.values().cloned().collect()
     }
 
-    /// Asks for another look at who leads, because of this broker.
+    /// Requests new metadata, and no longer prefers this broker.
     pub fn lose_broker(&self, node: i32) {
         let mut state = self.lock();
         for partition in &mut state.partitions {
@@ -188,12 +188,12 @@ impl SharedFetchState {
         self.work.notify_all();
     }
 
-    /// Asks again who leads, after no broker could answer.
+    /// Requests new metadata, after no broker could answer.
     pub fn need_layout(&self) {
         self.lock().needs_metadata = true;
     }
 
-    /// Waits until somebody needs to know who leads, and returns the topics to ask about; `None` once everything ends.
+    /// Waits until a reader needs the leaders of topics, and returns these topics; returns `None` at shutdown.
     pub fn wait_for_layout_need(&self) -> Option<Vec<String>> {
         let mut state = self.lock();
         loop {
@@ -212,7 +212,7 @@ impl SharedFetchState {
         }
     }
 
-    /// Takes in who leads; returns the brokers that need a thread.
+    /// Takes new leaders; returns the brokers that need a thread.
     pub fn take_layout(&self, layout: &ClusterMetadata, now: Instant) -> Vec<i32> {
         let mut state = self.lock();
         let state = &mut *state;

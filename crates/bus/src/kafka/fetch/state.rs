@@ -1,4 +1,5 @@
-//! Positions, what came for them, and who leads: what to ask next, and what an answer means. Nothing here waits.
+//! Keeps the positions, responses and leaders of partitions: decides the next request, and interprets responses. Nothing here
+//! waits.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::TcpStream;
@@ -80,7 +81,7 @@ pub struct PartitionFetch {
     pub topic_id: [u8; 16],
     /// Changes with every start, so that an answer to an older request is known.
     pub start: u64,
-    /// The next offset to ask for; `None`: not started, or given up after a failure.
+    /// The next offset to ask for; `None` if not started, or abandoned after a failure.
     pub next: Option<i64>,
     pub last_epoch: i32,
     pub leader: Option<(i32, i32)>,
@@ -197,7 +198,7 @@ impl FetchState {
                 wake = Some(wake.map_or(until, |wake| wake.min(until)));
                 continue;
             }
-            // One of which nothing is there is asked for in any case, else the others' bytes could hold everything up.
+            // A partition without records is requested in any case, else the others' bytes could block all.
             if !partition.chunks.is_empty() && (is_over_budget || partition.chunk_bytes >= options.partition_bytes) {
                 is_full = true;
                 continue;
@@ -271,7 +272,7 @@ impl FetchState {
         let end = if is_committed_only && part.last_stable >= 0 { part.last_stable } else { part.high_watermark };
         match (end_of_batches(part.records), BatchHeader::read(part.records)) {
             (Some((next, epoch)), _) => (partition.next, partition.last_epoch) = (Some(next.max(position)), epoch),
-            // The reader finds and reports what is wrong with it.
+            // The reader finds and reports the error.
             (None, Err(_)) => partition.next = None,
             (None, Ok(_)) if end <= position && partition.reported_end != Some(position) => {}
             (None, Ok(_)) => return None,
@@ -304,7 +305,7 @@ impl FetchState {
                 self.failures.push_back(failure);
             }
             code::UNKNOWN_TOPIC | code::UNKNOWN_TOPIC_ID | code::INCONSISTENT_TOPIC_ID => {
-                // It may be one that was made anew under this name.
+                // The topic may have been deleted and created again under this name.
                 (partition.leader, partition.wait_until) = (None, Some(now + BACKOFF));
                 self.needs_metadata = true;
             }

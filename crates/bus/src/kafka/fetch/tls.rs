@@ -110,7 +110,7 @@ fn read_certificates(property: &str, file: &Path) -> std::result::Result<Vec<Cer
     pem::read_certificates(file, FILE_BYTES).map_err(|error| format!("reading {property}={}: {error}", file.display()))
 }
 
-/// Believes every name of a certificate that an authority has signed, where that is asked for.
+/// Believes every name of a certificate that an authority has signed, if that is asked for.
 #[derive(Debug)]
 struct NoHostnameVerifier {
     roots: Arc<RootCertStore>,

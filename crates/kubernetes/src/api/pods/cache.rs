@@ -18,7 +18,7 @@ impl OwnerCache {
         Self { entries: HashMap::new(), capacity, good_for }
     }
 
-    /// Returns the owner of an object; the outer `None`: not known.
+    /// Returns the owner of an object; the outer `None` if unknown.
     #[allow(clippy::option_option, reason = "unknown, known to have none, known")]
     pub fn get(&self, uid: &str, now: Instant) -> Option<Option<ControllerRef>> {
         let (since, owner) = self.entries.get(uid)?;

@@ -41,7 +41,7 @@ impl ControllerRef {
         })
     }
 
-    /// Returns the resource to read it as, where its own owner may matter.
+    /// Returns the resource to read it as, if its own owner may matter.
     pub fn resource(&self) -> Option<ApiResource> {
         let (group, version) = self.api_version.rsplit_once('/').unwrap_or(("", &self.api_version));
         let (.., plural) = FOLLOWED_OWNERS.into_iter().find(|known| (known.0, known.1) == (group, &*self.kind))?;
@@ -64,8 +64,8 @@ pub fn outermost_workload<'a>(pod: &'a str, owners: &'a [ControllerRef]) -> &'a 
     known.or_else(outermost).map_or(pod, |owner| &owner.name)
 }
 
-/// Returns the MPS thread percentage of the pod's container with GPUs, 1 to 100; `None`: it is not set or not readable, or there
-/// are several such containers, whose devices cannot be distinguished.
+/// Returns the MPS thread percentage of the pod's container with GPUs, 1 to 100; `None` if it is not set or not readable, or
+/// there are several such containers, whose devices cannot be distinguished.
 pub fn mps_thread_percentage(pod: &Pod) -> Option<f64> {
     let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers).filter(|container| {
         let resources = container.resources.as_ref();

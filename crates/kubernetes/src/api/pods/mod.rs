@@ -36,7 +36,7 @@ pub struct PodFacts {
     pub workload: String,
     /// The pod's uid.
     pub uid: Option<String>,
-    /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` of its container with GPUs, 1 to 100; `None`: not set, or not known.
+    /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` of its container with GPUs, 1 to 100; `None` if it is not set or unknown.
     pub mps_thread_percentage: Option<f64>,
 }
 
@@ -82,7 +82,7 @@ impl PodFactsReader {
         Ok(PodFacts { workload, uid: pod.metadata.uid.clone(), mps_thread_percentage: chain::mps_thread_percentage(&pod) })
     }
 
-    /// Returns the owner of an owner, where it matters.
+    /// Returns the owner of an owner, if it matters.
     async fn read_owner(&self, namespace: &str, owner: &ControllerRef) -> Result<Option<ControllerRef>, String> {
         let Some(resource) = owner.resource() else { return Ok(None) };
         let known = self.owners.lock().unwrap_or_else(PoisonError::into_inner).get(&owner.uid, Instant::now());

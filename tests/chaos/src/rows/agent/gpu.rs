@@ -22,7 +22,7 @@ pub const ROW: Row = Row {
     run,
 };
 
-/// Long enough for the others on a busy machine; the whole of it is waited where calls never return.
+/// Long enough for the others on a busy machine; the whole of it is waited if calls never return.
 const STOP_SECONDS: f64 = 5.0;
 /// By then the agent has looked again.
 const A_LOOK: Duration = Duration::from_millis(200);

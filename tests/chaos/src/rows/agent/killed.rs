@@ -22,7 +22,7 @@ pub const ROW: Row = Row {
     run,
 };
 
-/// Where it waits to be killed, beside the calls of the library: the MPS daemon's default is changed by a program.
+/// Points at which it waits to be killed, beside the library's calls: the MPS daemon's default is changed by a program.
 const PHASES: [&str; 3] = ["setting.recorded", "setting.made", "setting.put_back"];
 /// Settings: a cap and a clock of each GPU, and a default.
 const SETTINGS: u64 = 9;
@@ -40,14 +40,14 @@ fn run(run: Run) -> Result<Outcome> {
         node.wish(wish)?;
         let kills = (1 + chance.below(KILLS)).min(u64::from(run.rounds - outcome.rounds));
         for kill in 0..kills {
-            // What makes up for the first one puts back, or goes on with what is asked.
+            // The second agent restores the settings, or continues with the requested ones.
             let restores = kill > 0 && chance.below(2) == 0;
             kill_one(&node, &mut chance, &mut outcome, wish, restores)?;
             outcome.rounds += 1;
             recorded += u64::from(node.records()? > 0);
         }
         let started = Instant::now();
-        // Without a record there is nothing that a start could wait for.
+        // Without a record, a start has nothing to wait for.
         let how = if run.bites || chance.below(4) > 0 {
             outcome.check(node.restore()?, || "a start reported that not everything is put back".to_owned());
             "eadt-agent restore"

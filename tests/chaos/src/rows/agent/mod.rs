@@ -26,7 +26,7 @@ const NODE: &str = "n";
 /// How long something is waited for that, without its mitigation, never comes.
 const IN_VAIN: Duration = Duration::from_secs(5);
 
-/// What is asked of every GPU, and of the MPS daemon.
+/// Settings requested of every GPU, and of the MPS daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Wish {
     watts: u32,
@@ -61,7 +61,7 @@ impl Wish {
     }
 }
 
-/// What a GPU's owner has set: not all are at their defaults.
+/// Returns the owner's settings of a GPU: not all are defaults.
 fn before(gpu: u32) -> FakeSettings {
     FakeSettings { power_milliwatts: 700_000 - 12_345 * gpu, ..FakeSettings::default() }
 }
@@ -75,7 +75,7 @@ pub struct Node {
     mps: FakeMps,
     dir: tempfile::TempDir,
     off: Option<&'static str>,
-    /// How long a stop and a restore wait for what does not answer.
+    /// Time for which a stop and a restore wait for a device without an answer.
     stop_seconds: f64,
     started: std::cell::Cell<u32>,
 }
@@ -212,7 +212,7 @@ impl Node {
                 Err(error) => return Err(error.into()),
             };
             let record: serde_json::Value = serde_json::from_slice(&text)?;
-            // What others set and is left alone has no original to be put back.
+            // A foreign setting that is left alone has no original to restore.
             let originals = ["power_limit_milliwatts", "sm_clock_mhz", "mps_default_millipercent"];
             records += usize::from(originals.iter().any(|setting| !record[setting].is_null()));
         }
@@ -233,7 +233,7 @@ impl Node {
     }
 }
 
-/// Waits until something is so; an error where the process ends before.
+/// Waits until something is so; an error if the process ends before.
 pub fn wait(part: &mut Part, what: &str, is_so: impl FnMut() -> bool) -> Result<Duration> {
     let begun = Instant::now();
     let so = wait_for(part, LIMIT, is_so)?;

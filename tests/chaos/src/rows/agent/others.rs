@@ -1,4 +1,4 @@
-//! Somebody else changes what an agent holds.
+//! Another program changes settings that an agent holds.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub const ROW: Row = Row {
 /// By then the agent has looked several times.
 const LOOKS: Duration = Duration::from_millis(300);
 
-/// What somebody else set.
+/// The value that another program set.
 #[derive(Debug, Clone, Copy)]
 enum Theirs {
     Cap { gpu: u32, milliwatts: u32 },
@@ -43,7 +43,7 @@ fn run(run: Run) -> Result<Outcome> {
         let theirs = if chance.below(3) == 0 {
             Theirs::Default(60 + chance.below(30) as u32)
         } else {
-            // Neither what was there nor what the agent sets.
+            // Neither the original value nor one that the agent sets.
             Theirs::Cap { gpu: chance.below(u64::from(GPUS)) as u32, milliwatts: 400_000 + 1_000 * chance.below(200) as u32 }
         };
         let dies = round % 2 == 1;
@@ -78,7 +78,7 @@ fn run(run: Run) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// The three ways in which what is asked ends.
+/// Ends the request in one of three ways.
 fn end(node: &Node, mut part: Part, way: u32) -> Result<()> {
     match way {
         0 => {

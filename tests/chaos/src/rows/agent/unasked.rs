@@ -1,4 +1,4 @@
-//! Nobody asks a node agent any more, and it gets no word of it.
+//! A node agent gets no intents any more, and no notice of it.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -90,7 +90,7 @@ fn ask(asks: &mut dyn Producer, world: &World, wish: Wish, time_to_live_seconds:
     Ok(intent.time.plus_seconds(time_to_live_seconds))
 }
 
-/// Asks for something for a short time, again where that was over before it was held; until when.
+/// Asks for something for a short time, again if that was over before it was held; until when.
 fn ask_shortly(asks: &mut dyn Producer, world: &World, node: &Node, part: &mut Part) -> Result<EventTime> {
     let begun = Instant::now();
     loop {

@@ -27,7 +27,7 @@ pub const ROW: Row = Row {
     run,
 };
 
-/// What becomes of the archiver.
+/// Fate of the archiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Lives,
@@ -60,7 +60,7 @@ fn run(run: Run) -> Result<Outcome> {
     let mut world = World::start(Cluster::One, run.bites.then_some("files"))?;
     // The shortest that brokers allow, so that it also runs out while the broker is away.
     world.properties.insert("session.timeout.ms".into(), "6000".into());
-    // What has piled up comes in parts.
+    // The backlog comes in parts.
     world.properties.insert("fetch.message.max.bytes".into(), "8000".into());
     let place = world.dir().join("archive");
     let archive = Archive::folder(&place)?;
@@ -129,7 +129,8 @@ fn run(run: Run) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Waits for a file whose position is not reported yet; false where the archiver, switched off, will not write beside what it finds.
+/// Waits for a file whose position is not reported yet; false if the archiver, switched off, will not write beside what it
+/// finds.
 fn reached(part: &mut Part, bites: bool, outcome: &mut Outcome) -> Result<bool> {
     let reached = part.await_phase(LIMIT);
     if bites && part.ended()?.is_some() {
@@ -140,7 +141,7 @@ fn reached(part: &mut Part, bites: bool, outcome: &mut Outcome) -> Result<bool> 
     reached.map(|()| true)
 }
 
-/// Waits for a file of later; one that waits in a phase is let go on, and one that was fenced is started again.
+/// Waits for a newer file; a member that waits in a phase is let go on, and a fenced one is started again.
 fn another_file(archive: &Archive, part: &mut Part, again: impl Fn() -> Result<Part>, outcome: &mut Outcome) -> Result<()> {
     let count = || archive.files().map_or(0, |listing| listing.files.len());
     let (before, begun) = (count(), Instant::now());

@@ -18,7 +18,7 @@ use crate::row::Outcome;
 use crate::verify::read_committed;
 use crate::world::{PARTITIONS, World};
 
-/// What a story is sent to.
+/// Topics of a story's events.
 pub const OF_A_STORY: [Topic; 2] = [Topic::GpuTelemetry, Topic::TrainingProgress];
 
 /// An archiver whose files are small.
@@ -32,7 +32,7 @@ pub fn settings(place: &Path) -> ArchiverSettings {
     }
 }
 
-/// Waits until the last events of these topics are in files; false where that is not reached.
+/// Waits until the last events of these topics are in files; false if that is not reached.
 pub fn await_archived(world: &World, archive: &Archive, topics: &[Topic], part: &mut Part, limit: Duration) -> Result<bool> {
     let ends = ends(world, topics)?;
     let begun = Instant::now();
@@ -116,7 +116,7 @@ fn extend(runs: &mut Vec<(i64, i64)>, offset: i64) {
     }
 }
 
-/// What another reader than ours sees in the files, by topic.
+/// Returns the content of the files as another reader sees it, by topic.
 fn by_pyarrow(place: &Path) -> Result<BTreeMap<String, Places>> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python/places.py");
     let output = eadt_tests::python::script(&script, &[place])?;

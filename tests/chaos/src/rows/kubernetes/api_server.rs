@@ -25,10 +25,10 @@ pub const ROW: Row = Row {
 };
 
 const SETS: &str = "/statefulsets/";
-/// What the API server asks to wait for when it is busy.
+/// Wait that the API server requests when it is busy.
 const RETRY_AFTER_SECONDS: u64 = 1;
 
-/// What goes wrong, what that is called, and how often in turn.
+/// Returns a fault, its name, and how often it occurs in turn.
 fn chosen(chance: &mut Chance) -> (&'static str, Answer, usize) {
     let refused = |code| Answer::Refused { code, retry_after: None };
     match chance.below(40) {
@@ -57,7 +57,7 @@ fn run(run: Run) -> Result<Outcome> {
         let id = format!("d-{round}");
         let (name, answer, times) = chosen(&mut chance);
         let waits = matches!(answer, Answer::Refused { retry_after: Some(_), .. });
-        // What is only lost was done.
+        // A change whose answer was lost was made.
         let accepted = if matches!(answer, Answer::Lost) { 0 } else { times };
         site.proxy.passed();
         let decision = site.decision(&id, percentage(round))?;
@@ -70,7 +70,7 @@ fn run(run: Run) -> Result<Outcome> {
         site.proxy.heal();
         outcome.rounds += 1;
         if run.bites {
-            // What was refused is not made up for: the next one finds what was published before it.
+            // A refused change is not repeated: the next decision starts from the layout published before it.
             if !site.is_ready(&id) {
                 break;
             }

@@ -49,7 +49,7 @@ fn run(run: Run) -> Result<Outcome> {
         part
     };
     let gone = Instant::now();
-    // It still leads at first; later nobody does.
+    // It still leads at first; later no instance does.
     let at_once = run.bites || chance.below(2) == 0;
     std::thread::sleep(outage.mul_f64(if at_once { 0.0 } else { 0.5 }));
     let mut decide = |id: &str, seconds: f64, percentage: u32| {

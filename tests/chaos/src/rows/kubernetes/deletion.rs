@@ -28,7 +28,7 @@ pub const ROW: Row = Row {
 const NAMES: [&str; 2] = [FIRST, "b"];
 /// A deletion that is sent on waking up has been answered after this time.
 const LATE: Duration = Duration::from_secs(3);
-/// What is never ready with this percentage, and what goes on with the other.
+/// The percentage that never becomes ready, and the one that continues.
 const BROKEN: u32 = 40;
 const BEFORE: &str = "50";
 /// The pod that a rolling change takes first.

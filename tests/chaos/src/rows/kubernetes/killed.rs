@@ -22,7 +22,8 @@ pub const ROW: Row = Row {
     run,
 };
 
-/// Where it is killed, counted from its start: a change is written, then noted ready; the first step may publish what it finds.
+/// Point of the kill, counted from its start: a change is written, then noted ready; the first step may publish earlier
+/// outcomes.
 const PHASES: [(&str, u64); 10] = [
     ("change.planned", 1),
     ("change.written", 1),
@@ -54,7 +55,7 @@ fn run(run: Run) -> Result<Outcome> {
         site.decide(&decision)?;
         ids.push(id.clone());
         for left in (0..kills).rev() {
-            // Where it never comes there it is killed at rest.
+            // If it never comes there it is killed at rest.
             let there = |part: &Part| Ok(part.has_reached() || site.is_over(&id));
             site.wait(&mut part, &format!("a phase is reached, or {id} is ready or refused"), there)?;
             part.kill()?;
@@ -62,7 +63,8 @@ fn run(run: Run) -> Result<Outcome> {
             let (killed, at_rest) = (Instant::now(), site.is_over(&id));
             part = start(&site, &mut chance, left, None)?;
             if left == 0 {
-                // What is refused though it is in force is for the verdict to report; and without recognition, what nothing reports.
+                // A refused decision that is in force is for the verdict to report; and without recognition, one without a
+                // report.
                 let over = site.wait(&mut part, &format!("{id} is ready or refused"), |_| Ok(site.is_over(&id)));
                 if !run.bites {
                     over.with_context(|| format!("{id} became {:?}", site.became(&id)))?;

@@ -31,7 +31,7 @@ fn run(run: Run) -> Result<Outcome> {
     let (mut outcome, before) = (Outcome::default(), site.generation()?);
     let mut ids = Vec::new();
     for round in 0..run.rounds {
-        // Whoever led last goes on leading when it is started again.
+        // The last leader leads again when it is restarted.
         let leads = (round % 2) as usize;
         let (old, new) = (NAMES[leads], NAMES[1 - leads]);
         let mut first = site.actuator(old, Some(("change.planned", 1)))?;
@@ -66,7 +66,7 @@ fn run(run: Run) -> Result<Outcome> {
         first.kill()?;
         second.kill()?;
         if run.bites {
-            // What is published may be anything now.
+            // Outcomes published from now on may be anything.
             break;
         }
     }

@@ -34,7 +34,7 @@ pub const ROW: Row = Row {
 const NAMES: [&str; 2] = [FIRST, "b"];
 /// The only node of the control plane.
 const NODE: &str = "gpu-0";
-/// What decider and agent write; what actuators do is in transactions, after which the log has no records.
+/// Outputs of decider and agent; those of actuators are in transactions, after which the log has no records.
 const TOPICS: [Topic; 2] = [Topic::Decisions, Topic::DeviceStates];
 /// How long something is waited for that, without the mitigation, may never come.
 const IN_VAIN: Duration = Duration::from_secs(20);
@@ -66,7 +66,7 @@ fn run(run: Run) -> Result<Outcome> {
         }
         replace(&site, &mut parts, leads)?;
         if !early {
-            // Nobody leads.
+            // No instance leads.
             site.decide(&decision)?;
         }
         let applied = |_: &Part| Ok(site.became(&decision.id).contains(&ActuationOutcome::Applied));
@@ -121,7 +121,7 @@ fn broken(there: Result<Duration>, bites: bool, outcome: &mut Outcome) -> Result
     }
 }
 
-/// What is broken first, then the output of the processes: of an example the page has the first line alone.
+/// Describes the cause first, then the output of the processes: the page has only the first line of an example.
 fn from_its_cause(error: &anyhow::Error) -> String {
     let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
     causes.into_iter().rev().collect::<Vec<_>>().join("\n")
@@ -208,7 +208,7 @@ fn govern(site: &Site) -> Result<()> {
 
 /// Each decision once, and nothing of the object but EADT's marks.
 fn judge(site: &Site, ids: &[String], generation: u64, before: &Value, outcome: &mut Outcome) -> Result<()> {
-    // What is published twice may be published late.
+    // A repeated outcome may be published late.
     std::thread::sleep(Duration::from_secs(1));
     for id in ids {
         let became = site.became(id);

@@ -129,12 +129,12 @@ impl Node {
     }
 }
 
-/// What a job reported, and how.
+/// Reports of a job, and their form.
 #[derive(Debug, Default)]
 struct JobReports {
     /// Reports that were accepted, which count from 1 on.
     reports: u64,
-    /// Attempts that found nobody, or were cut off.
+    /// Attempts that reached no endpoint, or were cut off.
     again: u64,
 }
 
@@ -183,7 +183,7 @@ fn report(address: SocketAddr, workload: &str, job_reports: &mut JobReports) -> 
     Ok(())
 }
 
-/// Compares what is in the log with what was sent and reported.
+/// Compares the log with the sent and reported events.
 fn judge(world: &World, nodes: &[Node], job_reports: &[JobReports], sent: u64, outcome: &mut Outcome) -> Result<()> {
     let mut ids: BTreeMap<(Topic, String), u64> = BTreeMap::new();
     let mut reports: BTreeMap<(String, u64), u64> = BTreeMap::new();
@@ -228,7 +228,7 @@ fn judge(world: &World, nodes: &[Node], job_reports: &[JobReports], sent: u64, o
     Ok(())
 }
 
-/// What the processor refused: nothing but what came after the end of its source had closed its window.
+/// Checks refused events: only those that came after the end of their source had closed its window.
 fn refused(world: &World, outcome: &mut Outcome) -> Result<()> {
     for record in read_committed(&world.bus, &world.topic(Topic::DeadLetters), PARTITIONS)? {
         let reason = record.header("eadt_reason").unwrap_or_default().to_owned();

@@ -34,7 +34,7 @@ pub const ROW: Row = Row {
 
 const JOB: &str = "chaos/faster";
 const BOARD: &str = "A100-SXM4-40GB";
-/// What is put into the log, and what comes of it.
+/// Topics of a round's inputs and outputs.
 const TOPICS: [Topic; 3] = [Topic::EfficiencyWindows, Topic::Workloads, Topic::Models];
 /// Windows of a round; the optimizer looks at as many.
 const WINDOWS: usize = 120;
@@ -89,7 +89,7 @@ fn run(run: Run) -> Result<Outcome> {
     let reached = await_archived(&world, &archive, &TOPICS, &mut files, LIMIT)?;
     outcome.check(reached, || format!("not everything was archived: {}", files.tail()));
     if !run.bites {
-        // What an archiver that takes no such events writes is another matter.
+        // The files of an archiver that ignores such events are judged elsewhere.
         archive::judge(&world, &place, &archive, &TOPICS, &mut outcome)?;
     }
     Ok(outcome)
@@ -192,7 +192,7 @@ fn await_settled(
     }
 }
 
-/// What there is of one version: a partition, and the model in it.
+/// Copies of one version: a partition, and the model in it.
 type Copies<'a> = Vec<(usize, &'a Model)>;
 
 /// Each version once in every partition, and none left out.
