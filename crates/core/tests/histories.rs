@@ -1390,8 +1390,9 @@ fn a_coarse_counter_and_power_together_give_what_each_gives_alone() {
             assert!((energy - whole).abs() <= allowed, "{what}: {energy} J instead of {whole}");
             let known: f64 = windows.iter().filter_map(|window| window.energy_joules).sum();
             assert!((energy - known).abs() <= 1.2 * step, "{what}: {} J in no window", energy - known);
-            let rises_in_steps = step > 2.0 * watts * seconds as f64;
-            for window in windows[120..windows.len() - 1].iter().filter(|_| rises_in_steps) {
+            // Rises that come sooner replace power themselves.
+            let waits_long = step > watts * (120.0 + 2.0 * seconds as f64);
+            for window in windows[120..windows.len() - 1].iter().filter(|_| waits_long) {
                 let mean = window.energy_joules.unwrap_or(0.0) / 60.0;
                 assert!((mean / watts - 1.0).abs() < off + 0.1, "{what}: {mean} W in a window");
                 assert_eq!(window.counter_contradicted_seconds, 0.0, "{what}");
@@ -1402,14 +1403,17 @@ fn a_coarse_counter_and_power_together_give_what_each_gives_alone() {
 
 #[test]
 fn a_coarse_counter_corrects_power_that_is_off_for_long() {
+    let means = |windows: &[eadt_schemas::v1::EfficiencyWindow]| -> Vec<f64> {
+        windows.iter().map(|window| window.energy_joules.unwrap_or(0.0) / 60.0).collect()
+    };
     // The device draws 1 kW, and each reading of power meets it at 600 W.
-    let windows = in_coarse_steps(1_000.0, 12, 30, 100_000.0, 0.6);
+    let windows = in_coarse_steps(1_000.0, 24, 30, 360_000.0, 0.6);
     let (energy, _) = totals(&windows);
-    assert!((energy - 43.2e6).abs() <= 400_000.0, "{energy} J");
-    for window in &windows[120..700] {
-        let mean = window.energy_joules.unwrap_or(0.0) / 60.0;
-        assert!((mean / 1_000.0 - 1.0).abs() < 0.15, "{mean} W in a window");
-    }
+    assert!((energy - 86.4e6).abs() <= 4.0 * 360_000.0, "{energy} J");
+    assert!(means(&windows[300..1_430]).iter().all(|mean| (mean / 1_000.0 - 1.0).abs() < 0.15), "{:?}", means(&windows));
+    // No averaging explains a counter of four times the power: it is contradicted, and corrects nothing.
+    let windows = in_coarse_steps(1_000.0, 24, 30, 360_000.0, 0.25);
+    assert!(means(&windows[1_000..1_430]).iter().all(|mean| (mean - 250.0).abs() < 1.0), "{:?}", means(&windows));
 }
 
 /// Returns windows by rules 6 and 7 of a board with these functions of the second, for an hour.

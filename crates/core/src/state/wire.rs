@@ -58,6 +58,7 @@ pub struct WireCoarseCounter {
     counts_by_power: bool,
     coarse_step: f64,
     step_rises: u32,
+    sooner_rises: u32,
     unsettled: f64,
     correction: f64,
 }
@@ -66,8 +67,11 @@ impl WireCoarseCounter {
     /// Returns those of a block's GPUs.
     pub fn of_gpus(gpus: &[GpuSource]) -> Vec<Self> {
         let of = |(gpu, number): (&GpuSource, u32)| {
-            let CounterCheck { stands_still, counts_by_power, coarse_step, step_rises, unsettled, correction, .. } = gpu.check;
-            let counter = Self { gpu: number, stands_still, counts_by_power, coarse_step, step_rises, unsettled, correction };
+            let CounterCheck {
+                stands_still, counts_by_power, coarse_step, step_rises, sooner_rises, unsettled, correction, ..
+            } = gpu.check;
+            let counter =
+                Self { gpu: number, stands_still, counts_by_power, coarse_step, step_rises, sooner_rises, unsettled, correction };
             (stands_still || coarse_step != 0.0).then_some(counter)
         };
         gpus.iter().zip(0..).filter_map(of).collect()
@@ -76,9 +80,17 @@ impl WireCoarseCounter {
     /// Puts it back into its GPU, one of those that the block describes.
     pub fn restore(&self, gpus: &mut [GpuSource]) {
         if let Some(gpu) = gpus.get_mut(self.gpu as usize) {
-            let Self { stands_still, counts_by_power, coarse_step, step_rises, unsettled, correction, .. } = *self;
-            gpu.check =
-                CounterCheck { stands_still, counts_by_power, coarse_step, step_rises, unsettled, correction, ..gpu.check };
+            let Self { stands_still, counts_by_power, coarse_step, step_rises, sooner_rises, unsettled, correction, .. } = *self;
+            gpu.check = CounterCheck {
+                stands_still,
+                counts_by_power,
+                coarse_step,
+                step_rises,
+                sooner_rises,
+                unsettled,
+                correction,
+                ..gpu.check
+            };
         }
     }
 }

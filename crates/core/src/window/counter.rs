@@ -87,8 +87,10 @@ const STEP_TOLERANCE: f64 = 1e-3;
 const MAX_MULTIPLE: f64 = 100.0;
 /// Rises after a standstill that show that a counter has steps.
 const RISES_OF_A_STEP: u32 = 3;
-/// A counter that rises by more steps from one sample to the next is fine enough until it stands still again.
-const FINE_STEPS: f64 = 3.5;
+/// Rises in a row after shorter waits than the longest gap of power, after which a counter counts itself again.
+const SOONER_RISES: u32 = 5;
+/// A counter that does not rise for so many of its steps is stuck.
+const STEPS_OF_STANDSTILL: f64 = 2.0;
 
 /// A counter that moves more often is fine enough: a source that is read faster than its counter is renewed sees standstills, too.
 const COARSE_SECONDS: f64 = 10.0;
@@ -146,7 +148,10 @@ pub struct CounterCheck {
     /// Rises after a standstill that were whole multiples of it.
     #[serde(rename = "q")]
     pub step_rises: u32,
-    /// Joules of a coarse counter beyond those that power gave. Up to one step of the counter is no difference.
+    /// Rises in a row that came sooner than after the longest gap of power.
+    #[serde(rename = "e")]
+    pub sooner_rises: u32,
+    /// Joules of the whole device by a coarse counter beyond those that power gave. Up to one step of the counter is no difference.
     #[serde(rename = "o")]
     pub unsettled: f64,
     /// Part by which power counts more until its next rise, to make up for the difference.
@@ -211,38 +216,73 @@ impl CounterCheck {
         is_coarse && step.starts_at_a_rise && step.waiting && step.is_live && self.steps == 0 && self.integral > 0.0
     }
 
-    /// Takes note of a rise of `raw` joules of the whole device. Returns whether the counter has steps so coarse that power counts
-    /// until then. `power_known`: power is known since the rise before.
-    pub fn take_coarse_rise(&mut self, step: &CounterStep, raw: f64, verdict: EnergyCounterVerdict, power_known: bool) -> bool {
-        self.stands_still |= verdict == EnergyCounterVerdict::Stalled;
-        if raw <= 0.0 || !matches!(verdict, EnergyCounterVerdict::Believed | EnergyCounterVerdict::FirstRise) {
-            return false;
+    /// Takes note of a step of the counter, by `raw` joules of the whole device. Returns whether it is a rise of a counter with steps
+    /// so coarse that power counts until then. `power_known`: power is known since the rise before. `gap_seconds`: the longest
+    /// gap of power; rises that come sooner replace power themselves.
+    pub fn take_coarse_rise(
+        &mut self,
+        step: &CounterStep,
+        raw: f64,
+        verdict: EnergyCounterVerdict,
+        power_known: bool,
+        gap_seconds: f64,
+    ) -> bool {
+        match verdict {
+            EnergyCounterVerdict::Stalled => self.stands_still = true,
+            EnergyCounterVerdict::Contradicted => {
+                self.step_rises = 0;
+                self.count_by_counter();
+            }
+            EnergyCounterVerdict::Believed | EnergyCounterVerdict::FirstRise if raw > 0.0 => {
+                let waited = self.stands_still && step.is_coarse_wait();
+                self.take_step_size(raw, waited);
+                let waits_long = waited && power_known && step.seconds > gap_seconds;
+                self.sooner_rises = if waits_long { 0 } else { self.sooner_rises.saturating_add(1) };
+                if waits_long && self.step_rises >= RISES_OF_A_STEP {
+                    self.counts_by_power = true;
+                } else if self.sooner_rises >= SOONER_RISES {
+                    self.count_by_counter();
+                }
+                let is_evidence = step.integral.is_some_and(|joules| joules >= MIN_EVIDENCE_WATTS * step.seconds);
+                let is_usable = power_known && step.is_live && is_evidence && verdict == EnergyCounterVerdict::Believed;
+                return self.counts_by_power && is_usable;
+            }
+            EnergyCounterVerdict::Believed | EnergyCounterVerdict::FirstRise => {}
         }
-        let waited = self.stands_still && step.is_coarse_wait();
+        false
+    }
+
+    /// Takes note of the size of the counter's steps from a rise; `waited`: after it stood still for long.
+    fn take_step_size(&mut self, raw: f64, waited: bool) {
         if let Some(size) = common_step(raw, self.coarse_step) {
             self.coarse_step = size;
             self.step_rises = self.step_rises.saturating_add(u32::from(waited));
         } else {
-            self.end_coarse();
+            self.count_by_counter();
             (self.coarse_step, self.step_rises) = if waited { (raw, 1) } else { (0.0, 0) };
         }
-        if waited && self.step_rises >= RISES_OF_A_STEP {
-            self.counts_by_power = true;
-        } else if !step.waiting && raw >= self.coarse_step * FINE_STEPS {
-            self.end_coarse();
-        }
-        self.counts_by_power && power_known && step.is_live && verdict == EnergyCounterVerdict::Believed
     }
 
-    /// Counts by the counter again.
+    /// Counts by the counter from now on.
+    fn count_by_counter(&mut self) {
+        (self.counts_by_power, self.correction) = (false, 0.0);
+    }
+
+    /// Forgets what counter and power differ by: the device has another tenant, or ended.
     pub fn end_coarse(&mut self) {
-        (self.counts_by_power, self.unsettled, self.correction) = (false, 0.0, 0.0);
+        self.count_by_counter();
+        self.unsettled = 0.0;
     }
 
-    /// Returns whether a standstill is no longer than the steps of the counter explain.
-    pub fn is_usual_standstill(&self, step: &CounterStep) -> bool {
-        let steps = |integral: f64| integral <= self.coarse_step * 2.0;
-        step.joules == 0.0 && self.step_rises >= RISES_OF_A_STEP && step.integral.is_some_and(steps)
+    /// Returns whether a wait for the counter, in which power gave so many joules, is no longer than its steps explain. `share`: of
+    /// the device.
+    pub fn explains_wait(&self, by_power: f64, share: f64) -> bool {
+        self.step_rises >= RISES_OF_A_STEP && by_power <= self.coarse_step * share * STEPS_OF_STANDSTILL
+    }
+
+    /// Ends the correction of power by a counter that is stuck or lost.
+    pub fn end_correction(&mut self) {
+        self.correction = 0.0;
     }
 
     /// Returns the factor on power: 1 unless a coarse counter corrects it.
@@ -253,11 +293,13 @@ impl CounterCheck {
     /// Counts a rise of a coarse counter, `share` of the device, for whose time power gave `by_power`, and corrects power until the
     /// next rise by a part of the difference that exceeds one step.
     pub fn settle(&mut self, rise: f64, by_power: f64, share: f64) {
-        let one_step = self.coarse_step * share;
-        self.unsettled += rise - by_power;
-        let excess = self.unsettled - self.unsettled.clamp(-one_step, one_step);
-        let uncorrected = by_power / self.power_factor();
-        let factor = if uncorrected > 0.0 { 1.0 + CORRECTED_PART * excess / uncorrected } else { 1.0 };
+        if share <= 0.0 {
+            return;
+        }
+        self.unsettled += (rise - by_power) / share;
+        let excess = self.unsettled - self.unsettled.clamp(-self.coarse_step, self.coarse_step);
+        let uncorrected = by_power / self.power_factor() / share;
+        let factor = 1.0 + CORRECTED_PART * excess / uncorrected.max(self.coarse_step);
         self.correction = factor.clamp(LONG_RUN_FACTOR.recip(), LONG_RUN_FACTOR) - 1.0;
     }
 

@@ -235,6 +235,10 @@ impl GpuSource {
             self.check.end_coarse();
             return false;
         }
+        if !settings.counts_coarse_counters_by_power() {
+            // State of later rules.
+            self.check.end_coarse();
+        }
         let is_live = life != LivenessState::Idle;
         let by_power = PowerSegment::of_power(&self.sample, sample, if is_live { settings.power_gap } else { 0 });
         let step = self.counter_step(sample, by_power.as_ref(), is_live, settings);
@@ -244,12 +248,20 @@ impl GpuSource {
             let power_known = by_power.is_some() && !self.check.power_unknown;
             let base = self.last_counter_sample.map_or(self.sample, |lost| lost.sample);
             let raw = sample.energy.zip(base.energy).map_or(0.0, |(now, before)| now - before);
-            if self.check.take_coarse_rise(step, raw, verdict, power_known) {
+            let gap_seconds = settings.power_gap as f64 / 1e6;
+            if self.check.take_coarse_rise(step, raw, verdict, power_known, gap_seconds) {
                 let before = LastCounterSample { sample: self.sample, summed: 0.0, idle: false, counts_by_power: true };
                 self.last_counter_sample.get_or_insert(before).counts_by_power = true;
                 self.sample.energy = None;
             }
-            is_usual = self.check.is_usual_standstill(step);
+            let share = (base.share + sample.share) * 0.5;
+            is_usual = verdict == EnergyCounterVerdict::Stalled
+                && step.integral.is_some_and(|integral| self.check.explains_wait(integral, share));
+            if verdict == EnergyCounterVerdict::Stalled && !is_usual {
+                self.check.end_correction();
+            }
+        } else if self.check.correction != 0.0 && !self.check.explains_wait(self.joules_since_counter(), sample.share) {
+            self.check.end_correction();
         }
         match verdict {
             Some(EnergyCounterVerdict::Stalled) => sample.energy = None,
@@ -278,10 +290,7 @@ impl GpuSource {
     ) -> Option<CounterStep> {
         let base = self.last_counter_sample.map_or(self.sample, |lost| lost.sample);
         let joules = (sample.energy? - base.energy?) * (base.share + sample.share) * 0.5;
-        let before = self.last_counter_sample.map_or(0.0, |lost| {
-            let waiting = self.pending.iter().filter(|step| step.to > base.time);
-            (lost.summed + waiting.map(PendingStep::joules).sum::<f64>()) / self.check.power_factor()
-        });
+        let before = self.joules_since_counter() / self.check.power_factor();
         let seconds = sample.time.seconds_since(base.time);
         let integral = by_power.filter(|_| !self.check.power_unknown).map(|segment| before + segment.total_joules());
         let held = match integral {
@@ -300,6 +309,14 @@ impl GpuSource {
             waiting: self.last_counter_sample.is_some(),
             is_live: is_live && !self.last_counter_sample.is_some_and(|lost| lost.idle),
             starts_at_a_rise: settings.starts_coarse_counters_at_a_rise(),
+        })
+    }
+
+    /// Returns the joules by power since the newest sample whose counter was believed.
+    fn joules_since_counter(&self) -> f64 {
+        self.last_counter_sample.map_or(0.0, |lost| {
+            let waiting = self.pending.iter().filter(|step| step.to > lost.sample.time);
+            lost.summed + waiting.map(PendingStep::joules).sum::<f64>()
         })
     }
 
