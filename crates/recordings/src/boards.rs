@@ -308,6 +308,7 @@ fn split_interleaved(recording: &mut Recording, options: &ImportOptions) -> Resu
             (None, Some(bursts)) if repeat_one_reading(source, &bursts) => {
                 let note = describe_repeats(recording, device);
                 recording.add_note(note);
+                recording.duplicates += drop_repeats(&mut recording.sources[number].readings, &bursts);
             }
             (None, Some(bursts)) => {
                 let second = &source.readings[bursts.first + 1];
@@ -415,6 +416,21 @@ fn repeat_one_reading(source: &RecordingSource, bursts: &RowBursts) -> bool {
     bursts.starts.len() >= READINGS_OF_ONE_BOARD
         && count_levels(source) >= LEVELS_OF_ONE_BOARD
         && bursts.groups(&source.readings).all(is_one)
+}
+
+/// Drops the readings of each burst that have another time than its first; returns how many. Their distances are none of the record,
+/// in which each tick would be a gap.
+fn drop_repeats(readings: &mut Vec<RecordedReading>, bursts: &RowBursts) -> u64 {
+    let all = readings.len();
+    let (mut place, mut first) = (0, EventTime::MIN);
+    readings.retain(|reading| {
+        if bursts.starts.binary_search(&place).is_ok() {
+            first = reading.time;
+        }
+        place += 1;
+        reading.time == first
+    });
+    (all - readings.len()) as u64
 }
 
 /// Notes that power readings that come together are taken for those of one meter.

@@ -429,10 +429,19 @@ pub(crate) fn tenure(reading: &RecordedReading) -> Option<u64> {
     reading.portion.as_ref().map(|portion| portion.tenure)
 }
 
+/// Why a counter is left out.
+#[derive(Debug)]
+enum CounterDefect {
+    /// It is wrong, so its readings are refused.
+    Wrong(String),
+    /// It agrees with finer power, so nothing is refused.
+    Coarse(String),
+}
+
 /// Compares energy by counter and by power over the same time.
 ///
-/// A counter that contradicts the power is left out, with a note; an error is returned if both may be in another unit, or if
-/// there is no power to go by.
+/// A counter that contradicts the power, or is coarser, is left out, with a note; an error is returned if both may be in another
+/// unit, or if there is no power to go by.
 pub(crate) fn check_counter(
     recording: &mut Recording,
     source: &mut RecordingSource,
@@ -449,18 +458,25 @@ pub(crate) fn check_counter(
         return Ok(None);
     }
     let joint = JointEnergy::of(&steps, origin);
-    let mut why = check_leap(recording, &steps, joint.as_ref())?;
-    if why.is_none() {
+    let mut defect = check_leap(recording, &steps, joint.as_ref())?.map(CounterDefect::Wrong);
+    if defect.is_none() {
         check_little_growth(recording, &steps, joint.as_ref(), device, options)?;
         if let Some(joint) = &joint {
-            why = check_against_power(recording, &source.readings, &steps, joint, device, options)?;
+            defect = check_against_power(recording, &source.readings, &steps, joint, device, options)?;
         } else {
             note_coarse_steps(recording, &steps, device);
         }
     }
-    if let Some(why) = why {
-        leave_counter_out(recording, source, &format!("{device}: {why}"));
-        return Ok(None);
+    match defect {
+        Some(CounterDefect::Wrong(why)) => {
+            refuse_counter(recording, source, &format!("{device}: {why}"));
+            return Ok(None);
+        }
+        Some(CounterDefect::Coarse(why)) => {
+            leave_counter_out(recording, source, &format!("{device}: {why}"));
+            return Ok(None);
+        }
+        None => {}
     }
     if let Some(note) = describe_unseen_standstill(&steps, origin) {
         recording.add_note(format!("{device}: {note}"));
@@ -552,8 +568,8 @@ fn note_coarse_steps(recording: &mut Recording, steps: &[CounterStep<'_>], devic
     }
 }
 
-/// Returns why a counter is left out that contradicts the power; an error if one of the two may be in another unit. Notes other
-/// contradictions.
+/// Returns why a counter is left out that contradicts the power, or is coarser; an error if one of the two may be in another unit.
+/// Notes other contradictions.
 fn check_against_power(
     recording: &mut Recording,
     readings: &[RecordedReading],
@@ -561,11 +577,11 @@ fn check_against_power(
     joint: &JointEnergy,
     device: &str,
     options: &ImportOptions,
-) -> Result<Option<String>, ImportError> {
+) -> Result<Option<CounterDefect>, ImportError> {
     if let Some(standstill) = describe_standstill(steps, joint.integral_joules) {
         let (joules, _) = sum_steps(steps);
         if joules == 0.0 || joint.covers_most() {
-            return Ok(Some(standstill));
+            return Ok(Some(CounterDefect::Wrong(standstill)));
         }
         recording.add_note(format!(
             "{device}: {standstill}: the counter is kept, because power is known in little of its time; if the counter is stuck, import \
@@ -573,17 +589,18 @@ fn check_against_power(
         ));
     }
     if let Some(coarse) = describe_coarse_steps(steps).filter(|_| is_power_finer(steps, joint)) {
-        return Ok(Some(coarse));
+        return Ok(Some(CounterDefect::Coarse(coarse)));
     }
     if !joint.is_comparable() {
         return Ok(None);
     }
     let (both, ratio) = (joint.describe(), joint.joules / joint.integral_joules);
     if let Some(why) = check_units(recording, steps, joint, options)? {
-        return Ok(Some(why));
+        return Ok(Some(CounterDefect::Wrong(why)));
     }
     if let Some(scale) = describe_another_scale(steps, readings) {
-        return Ok(Some(format!("{both}: {scale} (if the power is wrong, import without it)")));
+        let why = format!("{both}: {scale} (if the power is wrong, import without it)");
+        return Ok(Some(CounterDefect::Wrong(why)));
     }
     if !SOUND_RATIOS.contains(&ratio) {
         let (_, what) = most_watts(recording.meter);
@@ -652,13 +669,14 @@ pub(crate) fn leave_tiny_counters_out(recording: &mut Recording) {
             "{}: the energy counter never grows by {LEAST_WATTS} W, as that of {what} does and others here do (most: {watts:.3e} W)",
             device.name
         );
-        leave_counter_out(recording, source, &why);
+        refuse_counter(recording, source, &why);
         source.readings.retain(|reading| !reading.values.is_empty() || reading.mark.is_some());
     }
     recording.sources = sources;
 }
 
-fn leave_counter_out(recording: &mut Recording, source: &mut RecordingSource, why: &str) {
+/// Leaves a counter out, with a note. Returns the note, how many lines have the counter, and the first of them with its file.
+fn leave_counter_out(recording: &mut Recording, source: &mut RecordingSource, why: &str) -> (String, u64, Option<(usize, u64)>) {
     let has_power = source.readings.iter().any(|reading| power(reading).is_some());
     let rest = if has_power { "energy is that of the power" } else { "and its energy is not known" };
     let note = format!("{why}: the counter is left out, {rest}");
@@ -669,11 +687,17 @@ fn leave_counter_out(recording: &mut Recording, source: &mut RecordingSource, wh
         first = first.or(Some((reading.file as usize, u64::from(reading.line))));
         remove(reading, field);
     }
+    recording.add_note(note.clone());
+    (note, lines, first)
+}
+
+/// Leaves a wrong counter out, with a note, and refuses its lines.
+fn refuse_counter(recording: &mut Recording, source: &mut RecordingSource, why: &str) {
+    let (note, lines, first) = leave_counter_out(recording, source, why);
     if let Some((file, line)) = first {
-        let error = recording.error(file, line, note.clone(), "import without it");
+        let error = recording.error(file, line, note, "import without it");
         recording.refuse_lines(COUNTER_LEFT_OUT, lines, error);
     }
-    recording.add_note(note);
 }
 
 /// Refuses readings of a counter that jump up, faster than a device can draw, and fall back to where it was.

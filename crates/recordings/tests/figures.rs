@@ -293,6 +293,13 @@ fn rows_of_one_time_that_repeat_one_reading_count_once_and_are_noted() {
     near(total(&imported), (0..19).map(|tick| f64::from(watts(tick) + watts(tick + 1)) / 2.0).sum(), "one board");
     let is_noted = |note: &String| note.contains("repeat one reading each time") && note.contains("--map device=COLUMN");
     assert!(imported.report.notes.iter().any(is_noted), "{:?}", imported.report.notes);
+    // A millisecond apart: the time from burst to burst is no gap.
+    let text = table("time,w", 40, |at| format!("{}.{:03},{}", clock(5 * (at / 2)), at % 2, watts(at / 2)));
+    let imported = read(CSV, &[("a.csv", &text)], &maps(&["power_watts=w"])).unwrap();
+    near(total(&imported), (0..19).map(|tick| f64::from(watts(tick) + watts(tick + 1)) * 2.5).sum(), "one board");
+    assert!(imported.report.notes.iter().any(is_noted), "{:?}", imported.report.notes);
+    let report = &imported.report;
+    assert_eq!((report.gaps.len(), report.duplicates, telemetry(&imported).len()), (0, 20, 20), "{report}");
 }
 
 #[test]

@@ -267,9 +267,13 @@ fn runs_that_start_at_one_time_are_no_running_total() {
         format!("timestamp,project_name,run_id,duration,gpu_energy\n{rows}")
     };
     let (added, total) = (maps(&["energy_joules=gpu_energy:kWh"]), maps(&["energy_joules_total=gpu_energy:kWh"]));
+    let as_total = "of one process, use --map energy_joules_total=gpu_energy:kWh --accept growing-steps";
     for runs in [["r0", "r1", "r2", "r3"], ["17", "4", "5", "6"]] {
         let imported = read(CSV, &[("emissions.csv", &table(runs))], &added).unwrap();
         near(known(&imported).0, 1.8e6, "a row each");
+        let notes = &imported.report.notes;
+        let overlap = "rows overlap in time, by 3601 s of 2400 s; all count, as each has another run";
+        assert!(notes.iter().any(|note| note.contains(overlap) && note.ends_with(as_total)), "{notes:?}");
         let error = read(CSV, &[("emissions.csv", &table(runs))], &total).map(|imported| known(&imported)).unwrap_err();
         assert!(error.starts_with("emissions.csv:3: ") && error.contains("of another run than that of line 2"), "{error}");
         assert!(error.contains("use --map energy_joules=gpu_energy:kWh"), "{error}");
@@ -283,6 +287,18 @@ fn runs_that_start_at_one_time_are_no_running_total() {
         assert!(error.contains("durations that count since the start of a job"), "{runs:?}: {error}");
     }
     near(known(&read(CSV, &[("emissions.csv", &table(["r0"; 4]))], &total).unwrap()).0, 720e3, "one run");
+    // Trials that overlap, with energy that does not grow with their durations; and trials in turn, which do not.
+    let trials = |distance: u32| {
+        let row = |at: u32| format!("2025-02-03T10:{:02}:00,{at},600.5,{}\n", distance * at, 180_000 - 20_000 * (at % 3));
+        format!("timestamp,trial,duration,j\n{}", (1..=5).map(row).collect::<String>())
+    };
+    for (distance, is_noted) in [(4, true), (11, false)] {
+        let imported = read(CSV, &[("t.csv", &trials(distance))], &maps(&["energy_joules=j:J"])).unwrap();
+        near(known(&imported).0, 780e3, "trials");
+        let notes = &imported.report.notes;
+        assert_eq!(notes.iter().any(|note| note.contains("as each has another run")), is_noted, "{distance}: {notes:?}");
+        assert!(notes.iter().all(|note| !note.contains("total of one process")), "{distance}: {notes:?}");
+    }
 }
 
 #[test]

@@ -728,6 +728,8 @@ fn a_counter_that_contradicts_the_power_is_left_out() {
             "{what}: {:?}",
             imported.report.notes
         );
+        // Nothing is lost with a coarse counter that agrees with the power.
+        assert_eq!(imported.report.refused.is_empty(), what.ends_with("large steps"), "{what}: {:?}", imported.report.refused);
     }
     // Small steps of a coarse counter, and a pause without load, are none of that; a reading that leaps and comes back costs
     // itself.

@@ -6,7 +6,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::EfficiencyWindow;
 
 use crate::figures::GPUS_WITHOUT_WORKLOAD;
-use crate::liveness::{PresentMoment, WindowTimes};
+use crate::liveness::{PresentMoment, SampleInterval, WindowTimes};
 
 /// Fewer GPUs are all remembered, however old their windows are.
 const FEW: usize = 1024;
@@ -25,6 +25,8 @@ pub struct IdleGpus {
 struct IdleWindow {
     times: WindowTimes,
     power_watts: Option<f64>,
+    /// By this and earlier windows of the GPU.
+    interval: SampleInterval,
 }
 
 /// Power and number of GPUs without a workload.
@@ -53,8 +55,11 @@ impl IdleGpus {
     /// Takes a window of one of them; returns whether it is the first one of its time with known power. A window that is older than
     /// the GPU's newest changes no figure.
     pub fn add(&mut self, window: &EfficiencyWindow) -> bool {
-        let idle = IdleWindow { times: WindowTimes::from(window), power_watts: window.mean_power_watts };
+        let (times, power_watts) = (WindowTimes::from(window), window.mean_power_watts);
         let device = device_of(window);
+        let mut interval = self.newest.get(device).map_or(SampleInterval::default(), |known| known.interval);
+        interval.add(window);
+        let idle = IdleWindow { times, power_watts, interval };
         match self.newest.get_mut(device) {
             Some(known) if known.times.start > idle.times.start => {}
             Some(known) => *known = idle,
@@ -87,7 +92,8 @@ impl IdleGpus {
     }
 
     fn current(&self, moment: PresentMoment) -> impl Iterator<Item = (&str, &IdleWindow)> {
-        self.newest.iter().filter(move |(_, idle)| moment.has(&idle.times)).map(|(device, idle)| (device.as_str(), idle))
+        let is_current = move |idle: &IdleWindow| moment.has(&idle.times.sampled_each(idle.interval));
+        self.newest.iter().filter(move |(_, idle)| is_current(idle)).map(|(device, idle)| (device.as_str(), idle))
     }
 
     /// Returns those that are without work at a moment and that `is_idle` accepts by their names: the next window of each is not
@@ -162,6 +168,21 @@ mod tests {
         assert_eq!(figures(&gpus, 3), (Some(70.0), 1));
         let power = gpus.power_at(PresentMoment { now: at(2), record_end: None }, |device| device != "B");
         assert_eq!((power.power_watts, power.devices), (None, 0), "B is known to have got a job");
+    }
+
+    #[test]
+    fn a_gpu_that_is_sampled_each_minute_counts_at_the_end_of_a_record() {
+        for (events, seconds, count) in [(1, 40.0, 1), (1, 100.0, 0), (6, 25.0, 1), (6, 40.0, 0)] {
+            let mut gpus = IdleGpus::default();
+            for minute in 0..4 {
+                let observed_end = if minute == 3 { at(3).plus_seconds(10.0) } else { at(minute + 1) };
+                let observed = (Some(at(minute)), Some(observed_end));
+                let base = window("A", minute, Some(60.0));
+                gpus.add(&EfficiencyWindow { observed_start: observed.0, observed_end: observed.1, events, ..base });
+            }
+            let moment = PresentMoment { now: at(5), record_end: Some(at(3).plus_seconds(10.0 + seconds)) };
+            assert_eq!(gpus.power_at(moment, |_| true).devices, count, "{events} samples a window, {seconds} s");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use eadt_schemas::v1::{
 };
 use serde::Serialize;
 
-use crate::liveness::{PresentMoment, WindowTimes};
+use crate::liveness::{PresentMoment, SampleInterval, WindowTimes};
 
 /// Returns whether a decision changes something, or judges a change. The others only maintain.
 pub const fn is_change_or_verdict(action: ControllerAction, validation: ChangeValidation) -> bool {
@@ -159,6 +159,7 @@ pub struct RunProgress {
     has_begun: bool,
     ends_in_newest: bool,
     has_ended: bool,
+    interval: SampleInterval,
 }
 
 impl RunProgress {
@@ -172,6 +173,7 @@ impl RunProgress {
         self.ends_in_newest = is_within && outside_run_seconds(window) > 0.0 && ends;
         self.has_begun |= is_within;
         self.has_ended = self.has_begun && window.run_declared && !is_within;
+        self.interval.add(window);
     }
 
     /// Returns whether the job has reported its begin, and a window lies in its run.
@@ -183,7 +185,12 @@ impl RunProgress {
     /// not overdue, and something was observed at the window's end. Power, speed and J/sample now follow from it everywhere. A job
     /// that ends without a report of it leaves by it, too.
     pub fn runs_now(self, newest: &WindowTimes, moment: PresentMoment) -> bool {
-        !self.is_over() && moment.has(newest)
+        !self.is_over() && self.is_present(newest, moment)
+    }
+
+    /// Returns whether the next window is not overdue, and something was observed at the end of the newest one, of its run or after it.
+    pub fn is_present(self, newest: &WindowTimes, moment: PresentMoment) -> bool {
+        moment.has(&newest.sampled_each(self.interval))
     }
 
     /// Returns whether the job has reported its end, and the newest window lies after it.
@@ -420,6 +427,37 @@ mod tests {
             assert_eq!(runs(of(window(0.0, 60.0)), 4.0), (false, true), "its next window may be open");
             assert_eq!(runs(of(window(0.0, 60.0)), 5.0), (false, false), "its next window is overdue");
             assert_eq!(runs(of(window(0.0, 51.0)), 1.0), (false, false), "nothing of it was there at the end");
+        }
+    }
+
+    #[test]
+    fn a_job_that_is_sampled_seldom_runs_at_the_end_of_a_record() {
+        let at = EventTime::from_seconds;
+        // Samples of each window, GPUs, and seconds from the last sample to the end of the record.
+        for (what, events, gpus, seconds, expected) in [
+            ("each 10 s", [6, 6, 6, 6], 1, 25.0, true),
+            ("each 10 s, and then no more", [6, 6, 6, 6], 1, 40.0, false),
+            ("each minute", [1, 1, 1, 1], 1, 40.0, true),
+            ("each minute, of two GPUs", [2, 2, 2, 2], 2, 60.0, true),
+            ("each minute, with jitter", [1, 2, 0, 1], 1, 60.0, true),
+            ("each minute, and then no more", [1, 1, 1, 1], 1, 100.0, false),
+            ("each two minutes", [1, 0, 1, 0], 1, 115.0, true),
+            ("each two minutes, and then no more", [1, 0, 1, 0], 1, 125.0, false),
+            ("by an earlier release", [0, 0, 0, 0], 1, 40.0, false),
+        ] {
+            let mut run = RunProgress::default();
+            let mut window = EfficiencyWindow { gpus, run_seconds: 60.0, ..EfficiencyWindow::default() };
+            for (minute, events) in (0_u8..).zip(events) {
+                let start = 60.0 * f64::from(minute);
+                (window.window_start, window.window_end, window.events) = (at(start), at(start + 60.0), events);
+                (window.observed_start, window.observed_end) = (Some(at(start)), Some(at(start + 60.0)));
+                run.add(&window);
+            }
+            (window.window_start, window.window_end, window.events) = (at(240.0), at(300.0), 1);
+            (window.observed_start, window.observed_end) = (Some(at(240.0)), Some(at(250.0)));
+            run.add(&window);
+            let moment = PresentMoment { now: at(360.0), record_end: Some(at(250.0 + seconds)) };
+            assert_eq!(run.runs_now(&WindowTimes::from(&window), moment), expected, "{what}");
         }
     }
 

@@ -314,6 +314,14 @@ pub(super) struct PartialOverlap {
     pub(super) has_same_power: bool,
 }
 
+impl PartialOverlap {
+    /// Describes by how long rows overlap: "rows overlap in time, by 33 s of 27 s".
+    pub(super) fn describe(&self) -> String {
+        let Self { overlap_seconds, covered_seconds, .. } = self;
+        format!("rows overlap in time, by {overlap_seconds:.0} s of {covered_seconds:.0} s")
+    }
+}
+
 /// Returns the overlap of rows in time if some overlap in part only, and by more than the rounding of times explains; `None` beside rows
 /// of the same time, which are of several boards, or jobs.
 pub(super) fn find_partial_overlap(rows: &[(RowSpan, f64)]) -> Option<PartialOverlap> {

@@ -196,6 +196,7 @@ impl CounterIncrements {
                 let mut own = own_spans(&steps, &spans, &unnamed_spans);
                 if !counts_nested {
                     settle_overlaps(recording, (&mut steps, &mut own), (&alike, &of_runs), of_one_board)?;
+                    note_overlaps_of_runs(recording, &steps, &own, times);
                 }
                 let spread = spread_energy(recording, source, &steps, &own)?;
                 for (step, span) in steps.iter().zip(spread) {
@@ -467,6 +468,41 @@ fn settle_nested_rows(
     }
 }
 
+/// Why rows of several runs count, though they overlap.
+const OF_OTHER_RUNS: &str = "each has another run";
+
+/// Describes rows that overlap and all count.
+fn describe_counted_overlap(column: &str, overlap: &str, reason: &str) -> String {
+    format!(
+        "{column}: {overlap}; all count, as {reason}: if a row has all that its board used in its time, this counts several times; if so, \
+         keep rows that do not overlap"
+    )
+}
+
+/// Notes rows of several runs that overlap whether their times are starts or ends, as those of runs that start together: all count.
+fn note_overlaps_of_runs(recording: &mut Recording, steps: &[CounterIncrement], own: &[Option<RowSpan>], times: RowTimes<'_>) {
+    if own.iter().any(Option::is_some) {
+        return;
+    }
+    let field = ReadingField::EnergyJoulesTotal;
+    let (spans, of_runs) = times.unnamed;
+    let mut files: BTreeMap<FileId, Vec<(RowSpan, f64)>> = BTreeMap::new();
+    for step in steps.iter().filter(|step| of_runs.contains(&step.file)) {
+        let row = spans.get(&(step.file, step.line)).copied().zip(amount(step, field));
+        files.entry(step.file).or_default().extend(row);
+    }
+    for rows in files.into_values() {
+        let Some(found) = find_overlap(&rows) else { continue };
+        let column = recording.columns.get(&field).map_or(field.name(), String::as_str);
+        let mut note = describe_counted_overlap(column, &found.describe(), OF_OTHER_RUNS);
+        if jobs_since_start(&rows, &[]).is_some() {
+            let (total, accept) = (recording.map_again(field.name(), field), AcceptedFinding::GrowingSteps.name());
+            note = format!("{note}; if all rows have the total of one process, use {total} --accept {accept}");
+        }
+        recording.add_note(note);
+    }
+}
+
 /// Returns an error if rows of a file overlap in part, which would count what its board used then twice. Counts that time once if the rows
 /// are of one board, and have the same power. Rows that other columns distinguish all count, noted.
 fn settle_overlaps(
@@ -487,20 +523,16 @@ fn settle_overlaps(
         let find: fn(&[(RowSpan, f64)]) -> Option<PartialOverlap> =
             if of_runs.contains(&file) { find_overlap } else { find_partial_overlap };
         let found = find(&rows).filter(|_| rows.len() == places.len());
-        let Some(PartialOverlap { rows: (first, second), overlap_seconds, covered_seconds, has_same_power }) = found else {
-            continue;
-        };
+        let Some(found) = found else { continue };
+        let overlap = found.describe();
         let column = recording.columns.get(&field).map_or(field.name(), String::as_str).to_owned();
-        let overlap = format!("rows overlap in time, by {overlap_seconds:.0} s of {covered_seconds:.0} s");
         let accept = AcceptedFinding::NestedRows.name();
         if !alike.contains(&file) {
-            let reason = if of_runs.contains(&file) { "each has another run" } else { "other columns distinguish them" };
-            recording.add_note(format!(
-                "{column}: {overlap}; all count, as {reason}: if a row has all that its board used in its time, this counts several times; \
-                 if so, keep rows that do not overlap"
-            ));
+            let reason = if of_runs.contains(&file) { OF_OTHER_RUNS } else { "other columns distinguish them" };
+            recording.add_note(describe_counted_overlap(&column, &overlap, reason));
             continue;
         }
+        let PartialOverlap { rows: (first, second), has_same_power, .. } = found;
         if !(has_same_power && of_one_board) {
             let (above, line) = (steps[places[first]].line, steps[places[second]].line);
             let problem = format!("{overlap}, first that of line {above}: what their board used then would count twice");

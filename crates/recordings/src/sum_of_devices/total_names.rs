@@ -9,6 +9,8 @@ pub(crate) const TOTAL_WORDS: [&str; 13] =
 pub(crate) const SHORT_TOTAL_WORD: &str = "tot";
 /// A word before those of a total, and of none by itself: `Grand Total`.
 pub(crate) const WORD_BEFORE_TOTALS: &str = "grand";
+/// The word of a total that begins other names, too: `all-reduce`.
+const ALL: &str = "all";
 /// The energy of all tariffs in one direction.
 const ALL_TARIFFS: &str = "import";
 /// Words of a total at the end of the name of a counter, where they may be of its running total.
@@ -127,6 +129,16 @@ pub(super) fn may_name_total(name: &str) -> bool {
         || words.iter().any(|word| is_of_total(word, &words))
 }
 
+/// Returns whether all words of a name beside `all` are silent, of totals, or of a part: `rack-all` beside `rack-a`, and `all gpus`
+/// beside `gpu-0`.
+fn is_all_of(words: &[String], of_parts: &[Vec<String>]) -> bool {
+    let is_of_part = |word: &str| of_parts.iter().flatten().any(|of_part| of_part == word);
+    let is_known = |word: &String| {
+        is_silent(word) || is_of_total(word, words) || is_of_part(word) || word.strip_suffix('s').is_some_and(is_of_part)
+    };
+    words.iter().all(is_known)
+}
+
 /// Returns whether a name is one of the total of some parts: it has a word of totals that no part has, and no number that a part
 /// lacks; or it names no part, and each of the others names one by more than a number.
 pub(super) fn names_total_of(name: &str, parts: &[&str]) -> bool {
@@ -135,7 +147,9 @@ pub(super) fn names_total_of(name: &str, parts: &[&str]) -> bool {
     let is_shared = |word: &str| of_parts.iter().any(|part| is_of_total(word, part) && part.iter().any(|other| other == word));
     let is_of_all = |number: &String| of_parts.iter().all(|part| part.contains(number));
     let has_own_number = words.iter().filter(|word| is_number(word)).any(|number| !is_of_all(number));
-    let has_own_word = !has_own_number && words.iter().any(|word| is_of_total(word, &words) && !is_shared(word));
+    let is_own_word =
+        |word: &String| is_of_total(word, &words) && !is_shared(word) && (word != ALL || is_all_of(&words, &of_parts));
+    let has_own_word = !has_own_number && words.iter().any(is_own_word);
     let names_part = |words: &Vec<String>| {
         let is_of_part = |word: &String| !is_number(word) && !is_silent(word) && !is_of_total(word, words);
         words.iter().any(is_of_part)
@@ -183,6 +197,9 @@ mod tests {
             ("Gesamt kWh", ["T1 kWh", "T2 kWh"], true),
             ("合计", ["gpu0", "gpu1"], true),
             ("rack-all", ["rack-a", "rack-b"], true),
+            ("all", ["a", "b"], true),
+            ("all gpus", ["gpu-0", "gpu-1"], true),
+            ("Total all boards", ["a", "b"], true),
             ("T kWh", ["T1 kWh", "T2 kWh"], true),
             ("kWh", ["kWh T1", "kWh T2"], true),
             ("1.8.0", ["1.8.1", "1.8.2"], true),
@@ -193,6 +210,8 @@ mod tests {
             // Of none.
             ("c", ["a", "b"], false),
             ("allreduce-node", ["node-1", "node-2"], false),
+            ("all-reduce", ["worker-a", "worker-b"], false),
+            ("all to all", ["worker-a", "worker-b"], false),
             ("sumit-3", ["sumit-1", "sumit-2"], false),
             ("alloy", ["brass", "steel"], false),
             ("grand-1", ["petit-1", "petit-2"], false),

@@ -339,7 +339,7 @@ impl WorkloadState {
 
     /// Returns its newest window if that lies after the end of its run, and its GPUs are likely to be without work still.
     pub fn idle_window(&self, moment: PresentMoment) -> Option<&LatestWindow> {
-        self.latest.as_ref().filter(|latest| self.run.has_ended() && moment.has(&latest.times))
+        self.latest.as_ref().filter(|latest| self.run.has_ended() && self.run.is_present(&latest.times, moment))
     }
 
     /// Returns the end of its newest window if its next window, of its run or after it, is likely to be open still.
