@@ -23,6 +23,8 @@ RANKS = ("EADT_RANK", "RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "HOROVOD_R
 #: Keys of a file with a directive alone, and of one with a revision beside it.
 DIRECTIVE_KEYS = frozenset({*ASKED, "decision_id", "time", "workload", "revision"})
 ANSWER_KEYS = frozenset({"directive", "revision", "workload"})
+#: Why a rank takes a freeze back that may have received these gradients from another rank, which has the cause.
+PASSED = "weights in front of the blocks get gradients by another way in later steps"
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,11 @@ def gather(value: Any, device: Any = None) -> list[Any]:
 
 
 def first_refusal(refusals: list[str | None]) -> str | None:
-    """Returns the refusal of the lowest rank that refuses: one rank that cannot keeps all from it."""
+    """Returns the refusal of the lowest rank that refuses: one rank that cannot keeps all from it. ``PASSED`` comes after all others."""
     if len(refusals) == 1:
         return refusals[0]
-    return next((f"rank {rank}: {why}" for rank, why in enumerate(refusals) if why), None)
+    reasons = [(why.startswith(PASSED), rank, why) for rank, why in enumerate(refusals) if why]
+    if not reasons:
+        return None
+    _, rank, why = min(reasons)
+    return f"rank {rank}: {why}"

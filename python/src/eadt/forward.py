@@ -248,7 +248,9 @@ class PassWatch:
         """Returns hooks on the parts of a block on which the loop has some: they run after these."""
 
         def look(_module: nn.Module, _: Any, output: Any) -> None:
-            if torch.is_grad_enabled() and not in_backward():
+            if torch.compiler.is_compiling():
+                self._note()
+            elif torch.is_grad_enabled() and not in_backward():
                 self._safely(self._note_hooked, index, output)
 
         parts = [part for part in block.modules() if part is not block and part._forward_hooks and is_called(part)]
@@ -356,7 +358,8 @@ class PassWatch:
                 wanted = wanted_by_name()
                 if wanted is not None:
                     self._by_name.add(index)
-                    if before and not before.isdisjoint(edges_of(wanted)):
+                    # Leaves have no node here, where gradients are off; they are nothing that a block gave.
+                    if before and not before.isdisjoint((tensor.grad_fn, tensor.output_nr) for tensor in tensors_of(wanted)):
                         self._by_name.add(index - 1)
 
         return look

@@ -15,7 +15,7 @@ from torch import nn
 
 from .blocks import embedding_weights, find_blocks, is_called, owner_of, size_of, tied_embeddings, unwrapped
 from .checks import Boundary, Check, CompiledCall, Fingerprint, drop_zeros, has_gradient, trace_of
-from .directives import rank_and_world
+from .directives import PASSED, rank_and_world
 from .forward import PassWatch, in_backward, is_compiled
 
 __all__ = ["BlockFreezer", "FreezeRefused", "find_blocks", "give_back", "owner_of", "unwrapped"]
@@ -24,7 +24,6 @@ __all__ = ["BlockFreezer", "FreezeRefused", "find_blocks", "give_back", "owner_o
 NAMES_LISTED: Final = 3
 #: Classes that exchange the gradients of a model's weights between ranks, and expect that some have none.
 REDUCERS: Final = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine"})
-PASSED: Final = "weights in front of the blocks get gradients by another way in later steps"
 MOVED: Final = "frozen weights moved all the same: the optimizer, or another part of the loop, moves weights that have no gradient"
 
 
@@ -287,8 +286,9 @@ class BlockFreezer:
         self._watch.close()
         changes, view = self._changes, self._watch.view
         before, changes.is_left, changes.is_in_step = self.frozen, False, False
-        if before == 0:
-            # Zeros, as zero_grad(set_to_none=False) leaves them, would move what gets no gradient any more.
+        if before == 0 and (view is not None or not self._optimizers):
+            # Zeros, as zero_grad(set_to_none=False) leaves them, would move what gets no gradient any more. Without a view they are
+            # removed before the optimizer's step: the others may be those of a part of a step, of weights behind the blocks.
             for parameter in self._front_at_most():
                 parameter.grad = None
         changes.thaw(min(layers, before))

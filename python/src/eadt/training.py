@@ -748,7 +748,7 @@ class Job:
             return f"the job cannot check what it trains: {error}"
 
     def _take_back(self, why: str | None) -> None:
-        """Has all blocks train again, on all ranks, and refuses what was asked last, after a freeze that proved to be wrong on one."""
+        """Has all blocks train again, on all ranks, and refuses what was done last, after a freeze that proved to be wrong on one."""
         if why is None:
             return
         try:
@@ -758,7 +758,10 @@ class Job:
                 # What waits for a checkpoint was looked at with frozen blocks.
                 self._look_again(whole=True)
                 self._due_at = self.steps_total + 1
-            self._acknowledge(Directive(decision_id=self.answers[-1][0] if self.answers else ""), f"it was taken back: {why}")
+            # Those after it may have been refused, and changed nothing, but for one that failed halfway.
+            became = dict(self.answers)
+            done = [decision for decision, _ in self.answers if self._is_half_done or became[decision] is None]
+            self._acknowledge(Directive(decision_id=done[-1] if done else ""), f"it was taken back: {why}")
         except Exception as error:
             self.client.note_failure(error)
 

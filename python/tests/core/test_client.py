@@ -627,7 +627,12 @@ class TestReports(unittest.TestCase):
             ([(None, True), ("no scaler", False)], False, "rank 2: no scaler"),
         ):
             job = eadt.job(client=self.client(interval_seconds=600.0), agree_every=1)
-            with self.subTest(others=others), mock.patch("eadt.training.gather", side_effect=lambda own, _, others=others: [own, *others]):
+
+            def gather(own: tuple[object, object], _: object, others: list[tuple[object, object]] = others) -> list[tuple[object, object]]:
+                # First whether something changed since the last freeze, then whether each can and has done it.
+                return [own, *(others if isinstance(own[1], bool) else [(None, None) for _ in others])]
+
+            with self.subTest(others=others), mock.patch("eadt.training.gather", gather):
                 job.client._answer = (1, Directive("d-1", frozen_prefix_layers=0))
                 job.step()
                 self.assertEqual((job.checkpoint_due(), job.answers), (due, [] if due else [("d-1", refusal)]))

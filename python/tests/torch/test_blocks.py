@@ -463,6 +463,7 @@ class TestWantedInFront(Trains):
             "of all": lambda loss: torch.autograd.grad(loss, list(model.parameters()), create_graph=True),
             "of an embedding": lambda loss: torch.autograd.grad(loss, [model.front.weight], retain_graph=True, allow_unused=True),
             "of an activation": lambda loss: torch.autograd.grad(loss, outputs[-1], retain_graph=True),
+            "of a weight and an activation": lambda loss: torch.autograd.grad(loss, [last, outputs[-1]], retain_graph=True),
             "put into .grad": lambda loss: loss.backward(inputs=list(model.parameters()), retain_graph=True),
             "behind the frozen blocks": lambda loss: torch.autograd.grad(loss, [last, model.head.weight], retain_graph=True),
         }
@@ -596,6 +597,17 @@ class TestWantedInFront(Trains):
                     model, given, lambda step, m=model, g=given: (m.forward if step > 8 else g)(texts()).mean()
                 )
                 self.assertEqual((answer, frozen, job._freezer.opened()), (None, 2, None))
+
+    def test_a_model_that_is_compiled_after_the_job_was_made_may_have_hooks_inside_of_its_blocks(self) -> None:
+        torch._dynamo.reset()
+        model = Model()
+        model.blocks[0].one.register_forward_hook(lambda *_: None)
+        with eadt.job(model, None, layers="auto", url=self.server.url, workload="n/a") as job:
+            model.compile(backend="eager", fullgraph=True)
+            for _ in range(2):
+                model(texts()).sum().backward()
+                job.step()
+            self.assertTrue(job._freezer._watch.was_compiled)
 
     def test_what_was_wanted_in_an_earlier_freeze_of_a_compiled_model_refuses_no_later_one(self) -> None:
         torch._dynamo.reset()

@@ -433,6 +433,15 @@ class TestExact(unittest.TestCase):
                 answer = self.answer(compiled, compiled, torch.optim.SGD(model.parameters(), lr=0.01))
                 self.assertIn(part or "None", str(answer))
 
+    def test_a_freeze_between_two_passes_of_a_step_keeps_gradients_behind_the_blocks_of_a_compiled_model(self) -> None:
+        torch._dynamo.reset()
+        model = Whole(False)
+        compiled = torch.compile(model, backend="eager")
+        freezer = BlockFreezer(compiled, [torch.optim.SGD(model.parameters(), lr=0.01)])
+        compiled(self.batch).sum().backward()
+        freezer.freeze(1)
+        self.assertIsNotNone(model.head.weight.grad)
+
     def test_a_weight_to_which_compiled_code_hands_no_gradient_got_none(self) -> None:
         # As PyTorch's own backends do; their hooks run all the same.
         model = Whole(False)
@@ -630,10 +639,12 @@ class TestEnds(unittest.TestCase):
             self.step(job, model)
             with torch.no_grad():
                 model.module.blocks[1].two.bias[3] += 1e-3
+            job._take_up(Directive("d-2", frozen_prefix_layers=3))
             job._look_again()
             for _ in range(2):
                 job._agree()
-            self.assertEqual(job.answers, [("d-1", None), ("d-1", "it was taken back: frozen weights moved later all the same")])
+            reason = "it was taken back: frozen weights moved later all the same"
+            self.assertEqual(job.answers, [("d-1", None), ("d-2", "3 of 3 blocks: at least the last one trains"), ("d-1", reason)])
             self.assertEqual(job.frozen_layers, 0)
             self.assertTrue(all(parameter.requires_grad for parameter in model.parameters()))
 
@@ -725,11 +736,13 @@ class TestRanks(unittest.TestCase):
             multiprocessing.spawn(rank_main, args=(folder,), nprocs=2)
             ranks = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(2)]
         self.assertEqual(ranks[0], ranks[1])
-        differ, later = (
+        differ, checked, later = (
             "other weights lead to the blocks on rank 1 than on rank 0",
             "it was taken back: rank 0: weights in front of the blocks",
+            # Rank 0 has their gradients alone.
+            "it was taken back: rank 1: weights lead to the blocks that did not in the step before the freeze",
         )
-        for name, answers, frozen in (("look", [differ], 0), ("check", [later], 1), ("later", [None, later], 4)):
+        for name, answers, frozen in (("look", [differ], 0), ("check", [checked], 1), ("later", [None, later], 4)):
             with self.subTest(name):
                 found = ranks[0][name]
                 self.assertTrue(found["same"], found)
