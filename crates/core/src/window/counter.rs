@@ -297,7 +297,7 @@ impl CounterCheck {
             return;
         }
         self.unsettled += (rise - by_power) / share;
-        let excess = self.unsettled - self.unsettled.clamp(-self.coarse_step, self.coarse_step);
+        let excess = (self.unsettled.abs() - self.coarse_step).max(0.0).copysign(self.unsettled);
         let uncorrected = by_power / self.power_factor() / share;
         let factor = 1.0 + CORRECTED_PART * excess / uncorrected.max(self.coarse_step);
         self.correction = factor.clamp(LONG_RUN_FACTOR.recip(), LONG_RUN_FACTOR) - 1.0;
