@@ -4,6 +4,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{CounterScope, Meter, Origin};
 
 use super::wire;
+use crate::window::coarse_counter::CoarseCounter;
 use crate::window::counter::CounterCheck;
 use crate::window::energy::{EnergyBasis, EnergySample, GAUGES, Gauges, GpuSums, LastCounterSample, PendingStep, PowerSegment};
 use crate::window::progress::{COUNTERS, CounterState, RankSums, TimedValue};
@@ -45,13 +46,15 @@ fn gpu() -> GpuSource {
             steps: 7,
             waiting_steps: 2,
             power_unknown: true,
-            stands_still: true,
-            counts_by_power: true,
-            coarse_step: 7.25,
-            step_rises: 3,
-            sooner_rises: 4,
-            unsettled: -8.5,
-            correction: 0.125,
+            coarse: CoarseCounter {
+                is_stalled: true,
+                counts_by_power: true,
+                coarse_step: 7.25,
+                step_rises: 3,
+                sooner_rises: 4,
+                unsettled: -8.5,
+                correction: 0.125,
+            },
         },
         unassigned: 6.5,
         primary: true,
@@ -183,7 +186,8 @@ fn a_coarse_counter_is_read_into_its_own_gpu_and_none_takes_no_room() {
     let fine = GpuSource { check: CounterCheck { counted: 1.5, ..CounterCheck::default() }, ..gpu() };
     is_read_as_written(&[fine.clone(), gpu(), fine.clone()], &[]);
     let bytes = |check| written(&[GpuSource { check, ..fine.clone() }], &[]).len();
-    let coarse = CounterCheck { coarse_step: 36_000.0, ..fine.check };
+    let coarse = CoarseCounter { coarse_step: 36_000.0, ..CoarseCounter::default() };
+    let coarse = CounterCheck { coarse, ..fine.check };
     assert_eq!(bytes(coarse) - bytes(fine.check), 29);
 }
 

@@ -11,6 +11,7 @@ use eadt_schemas::v1::{CounterScope, Meter, Origin};
 use serde::{Deserialize, Serialize};
 
 use super::{decode, encode};
+use crate::window::coarse_counter::CoarseCounter;
 use crate::window::counter::CounterCheck;
 use crate::window::energy::{EnergyBasis, EnergySample, GAUGES, Gauges, GpuSums, LastCounterSample, PendingStep, PowerSegment};
 use crate::window::progress::{COUNTERS, CounterState, RankSums, TimedValue};
@@ -49,12 +50,12 @@ impl<'a> CoarseBlock<'a> {
     }
 }
 
-/// The energy counter of one GPU that stands still between its rises.
+/// The energy counter in coarse steps of one GPU.
 #[derive(Serialize, Deserialize)]
 pub struct WireCoarseCounter {
     /// Number of the GPU in the block.
     gpu: u32,
-    stands_still: bool,
+    is_stalled: bool,
     counts_by_power: bool,
     coarse_step: f64,
     step_rises: u32,
@@ -67,12 +68,11 @@ impl WireCoarseCounter {
     /// Returns those of a block's GPUs.
     pub fn of_gpus(gpus: &[GpuSource]) -> Vec<Self> {
         let of = |(gpu, number): (&GpuSource, u32)| {
-            let CounterCheck {
-                stands_still, counts_by_power, coarse_step, step_rises, sooner_rises, unsettled, correction, ..
-            } = gpu.check;
+            let CoarseCounter { is_stalled, counts_by_power, coarse_step, step_rises, sooner_rises, unsettled, correction } =
+                gpu.check.coarse;
             let counter =
-                Self { gpu: number, stands_still, counts_by_power, coarse_step, step_rises, sooner_rises, unsettled, correction };
-            (stands_still || coarse_step != 0.0).then_some(counter)
+                Self { gpu: number, is_stalled, counts_by_power, coarse_step, step_rises, sooner_rises, unsettled, correction };
+            (is_stalled || coarse_step != 0.0).then_some(counter)
         };
         gpus.iter().zip(0..).filter_map(of).collect()
     }
@@ -80,17 +80,9 @@ impl WireCoarseCounter {
     /// Puts it back into its GPU, one of those that the block describes.
     pub fn restore(&self, gpus: &mut [GpuSource]) {
         if let Some(gpu) = gpus.get_mut(self.gpu as usize) {
-            let Self { stands_still, counts_by_power, coarse_step, step_rises, sooner_rises, unsettled, correction, .. } = *self;
-            gpu.check = CounterCheck {
-                stands_still,
-                counts_by_power,
-                coarse_step,
-                step_rises,
-                sooner_rises,
-                unsettled,
-                correction,
-                ..gpu.check
-            };
+            let Self { is_stalled, counts_by_power, coarse_step, step_rises, sooner_rises, unsettled, correction, .. } = *self;
+            gpu.check.coarse =
+                CoarseCounter { is_stalled, counts_by_power, coarse_step, step_rises, sooner_rises, unsettled, correction };
         }
     }
 }

@@ -7,9 +7,11 @@
 use eadt_schemas::v1::Meter;
 use serde::Deserialize;
 
+use super::coarse_counter::CoarseCounter;
+
 /// Mean power below which a power reading is no evidence, in watts. Every board that is on draws more: less is a
 /// reading that is not supported, or a board that sleeps, and then its counter may not move.
-const MIN_EVIDENCE_WATTS: f64 = 1.0;
+pub(super) const MIN_EVIDENCE_WATTS: f64 = 1.0;
 
 /// Most that the counter may show, as a multiple of the power limit in force. Boards keep the limit within a second, but it may
 /// have been higher when the step began. Caps go down to a quarter of the board's power (100 of 400 W on an A100).
@@ -17,7 +19,7 @@ const LIMIT_FACTOR: f64 = 4.0;
 
 /// Ratio of counter and power that is within what averaging and sampling of power make of a sound pair over any length
 /// of time. Boards that sample power a quarter of the time, or whose counter covers the whole module, stay below it.
-const LONG_RUN_FACTOR: f64 = 3.0;
+pub(super) const LONG_RUN_FACTOR: f64 = 3.0;
 
 /// Readings after which older evidence counts half: a counter that was repaired is believed again within some minutes.
 const MAX_STEPS: u32 = 240;
@@ -30,14 +32,6 @@ fn ceiling_watts(meter: Meter) -> f64 {
         Meter::Node => 200e3,
         Meter::Wall => 10e6,
     }
-}
-
-/// Returns the step that two rises have in common; `None` if none shows.
-fn common_step(a: f64, b: f64) -> Option<f64> {
-    let (small, large) = (a.min(b), a.max(b));
-    let steps = (large / small).round();
-    let is_multiple = small > 0.0 && steps <= MAX_MULTIPLE && (large - steps * small).abs() <= STEP_TOLERANCE * small;
-    is_multiple.then_some(small)
 }
 
 /// Returns the ratio up to which counter and power may differ over so many steps between two power readings. All of them may have
@@ -76,31 +70,8 @@ pub struct CounterStep {
     pub starts_at_a_rise: bool,
 }
 
-/// Part of the difference between a coarse counter and power beyond one step that the power until the next rise makes up for. A rise
-/// is early or late by up to the time between two samples, so that the whole difference would move windows to and fro.
-const CORRECTED_PART: f64 = 0.25;
-
-/// Two rises are of one step if the larger one is a whole multiple of the smaller one, to this part of it. A counter that is renewed
-/// seldom stands still, too, but its rises have any size.
-const STEP_TOLERANCE: f64 = 1e-3;
-/// Most steps in a rise that shows the size of a step.
-const MAX_MULTIPLE: f64 = 100.0;
-/// Rises after a standstill that show that a counter has steps.
-const RISES_OF_A_STEP: u32 = 3;
-/// Rises in a row after shorter waits than the longest gap of power, after which a counter counts itself again.
-const SOONER_RISES: u32 = 5;
-/// A counter that does not rise for so many of its steps is stuck.
-const STEPS_OF_STANDSTILL: f64 = 2.0;
-
 /// A counter that moves more often is fine enough: a source that is read faster than its counter is renewed sees standstills, too.
-const COARSE_SECONDS: f64 = 10.0;
-
-impl CounterStep {
-    /// Returns whether it ends a wait for the counter of at least [`COARSE_SECONDS`], without a silence.
-    fn is_coarse_wait(&self) -> bool {
-        self.seconds >= COARSE_SECONDS && self.waiting && self.is_live
-    }
-}
+pub(super) const COARSE_SECONDS: f64 = 10.0;
 
 /// The verdict on a sample's counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,27 +107,9 @@ pub struct CounterCheck {
     /// Power is unknown in some of these.
     #[serde(rename = "b")]
     pub power_unknown: bool,
-    /// The counter stands still although power is drawn.
-    #[serde(rename = "s")]
-    pub stands_still: bool,
-    /// It has steps so coarse that power counts instead of it.
-    #[serde(rename = "p")]
-    pub counts_by_power: bool,
-    /// Size of its steps, in joules of the whole device; 0 if none is known. It is a guess until [`RISES_OF_A_STEP`] rises had it.
-    #[serde(rename = "r")]
-    pub coarse_step: f64,
-    /// Rises after a standstill that were whole multiples of it.
-    #[serde(rename = "q")]
-    pub step_rises: u32,
-    /// Rises in a row that came sooner than after the longest gap of power.
-    #[serde(rename = "e")]
-    pub sooner_rises: u32,
-    /// Joules of the whole device by a coarse counter beyond those that power gave. Up to one step of the counter is no difference.
-    #[serde(rename = "o")]
-    pub unsettled: f64,
-    /// Part by which power counts more until its next rise, to make up for the difference.
-    #[serde(rename = "f")]
-    pub correction: f64,
+    /// The steps of a coarse counter. No record in JSON has them.
+    #[serde(skip)]
+    pub coarse: CoarseCounter,
 }
 
 impl CounterCheck {
@@ -216,93 +169,6 @@ impl CounterCheck {
         is_coarse && step.starts_at_a_rise && step.waiting && step.is_live && self.steps == 0 && self.integral > 0.0
     }
 
-    /// Takes note of a step of the counter, by `raw` joules of the whole device. Returns whether it is a rise of a counter with steps
-    /// so coarse that power counts until then. `power_known`: power is known since the rise before. `gap_seconds`: the longest
-    /// gap of power; rises that come sooner replace power themselves.
-    pub fn take_coarse_rise(
-        &mut self,
-        step: &CounterStep,
-        raw: f64,
-        verdict: EnergyCounterVerdict,
-        power_known: bool,
-        gap_seconds: f64,
-    ) -> bool {
-        match verdict {
-            EnergyCounterVerdict::Stalled => self.stands_still = true,
-            EnergyCounterVerdict::Contradicted => {
-                self.step_rises = 0;
-                self.count_by_counter();
-            }
-            EnergyCounterVerdict::Believed | EnergyCounterVerdict::FirstRise if raw > 0.0 => {
-                let waited = self.stands_still && step.is_coarse_wait();
-                self.take_step_size(raw, waited);
-                let waits_long = waited && power_known && step.seconds > gap_seconds;
-                self.sooner_rises = if waits_long { 0 } else { self.sooner_rises.saturating_add(1) };
-                if waits_long && self.step_rises >= RISES_OF_A_STEP {
-                    self.counts_by_power = true;
-                } else if self.sooner_rises >= SOONER_RISES {
-                    self.count_by_counter();
-                }
-                let is_evidence = step.integral.is_some_and(|joules| joules >= MIN_EVIDENCE_WATTS * step.seconds);
-                let is_usable = power_known && step.is_live && is_evidence && verdict == EnergyCounterVerdict::Believed;
-                return self.counts_by_power && is_usable;
-            }
-            EnergyCounterVerdict::Believed | EnergyCounterVerdict::FirstRise => {}
-        }
-        false
-    }
-
-    /// Takes note of the size of the counter's steps from a rise; `waited`: after it stood still for long.
-    fn take_step_size(&mut self, raw: f64, waited: bool) {
-        if let Some(size) = common_step(raw, self.coarse_step) {
-            self.coarse_step = size;
-            self.step_rises = self.step_rises.saturating_add(u32::from(waited));
-        } else {
-            self.count_by_counter();
-            (self.coarse_step, self.step_rises) = if waited { (raw, 1) } else { (0.0, 0) };
-        }
-    }
-
-    /// Counts by the counter from now on.
-    fn count_by_counter(&mut self) {
-        (self.counts_by_power, self.correction) = (false, 0.0);
-    }
-
-    /// Forgets what counter and power differ by: the device has another tenant, or ended.
-    pub fn end_coarse(&mut self) {
-        self.count_by_counter();
-        self.unsettled = 0.0;
-    }
-
-    /// Returns whether a wait for the counter, in which power gave so many joules, is no longer than its steps explain. `share`: of
-    /// the device.
-    pub fn explains_wait(&self, by_power: f64, share: f64) -> bool {
-        self.step_rises >= RISES_OF_A_STEP && by_power <= self.coarse_step * share * STEPS_OF_STANDSTILL
-    }
-
-    /// Ends the correction of power by a counter that is stuck or lost.
-    pub fn end_correction(&mut self) {
-        self.correction = 0.0;
-    }
-
-    /// Returns the factor on power: 1 unless a coarse counter corrects it.
-    pub fn power_factor(&self) -> f64 {
-        if self.counts_by_power { 1.0 + self.correction } else { 1.0 }
-    }
-
-    /// Counts a rise of a coarse counter, `share` of the device, for whose time power gave `by_power`, and corrects power until the
-    /// next rise by a part of the difference that exceeds one step.
-    pub fn settle(&mut self, rise: f64, by_power: f64, share: f64) {
-        if share <= 0.0 {
-            return;
-        }
-        self.unsettled += (rise - by_power) / share;
-        let excess = (self.unsettled.abs() - self.coarse_step).max(0.0).copysign(self.unsettled);
-        let uncorrected = by_power / self.power_factor() / share;
-        let factor = 1.0 + CORRECTED_PART * excess / uncorrected.max(self.coarse_step);
-        self.correction = factor.clamp(LONG_RUN_FACTOR.recip(), LONG_RUN_FACTOR) - 1.0;
-    }
-
     /// Counts a step at whose end the counter is still not believed.
     pub fn count_waiting_step(&mut self, power_known: bool) {
         self.waiting_steps = self.waiting_steps.saturating_add(1);
@@ -311,7 +177,7 @@ impl CounterCheck {
 
     /// Resets the check: the counter was believed, or goes on from here.
     pub fn reset(&mut self) {
-        (self.waiting_steps, self.power_unknown, self.stands_still) = (0, false, false);
+        (self.waiting_steps, self.power_unknown, self.coarse.is_stalled) = (0, false, false);
     }
 }
 

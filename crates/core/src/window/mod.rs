@@ -1,5 +1,6 @@
 //! Windows: their arithmetic, the sums of their sources, and their closing.
 
+pub mod coarse_counter;
 pub mod counter;
 pub mod energy;
 pub mod progress;

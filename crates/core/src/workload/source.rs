@@ -232,37 +232,19 @@ impl GpuSource {
     ) -> bool {
         if life == LivenessState::Ended || self.sample.tenure != sample.tenure {
             self.check.reset();
-            self.check.end_coarse();
+            self.check.coarse.forget_difference();
             return false;
         }
         if !settings.counts_coarse_counters_by_power() {
             // State of later rules.
-            self.check.end_coarse();
+            self.check.coarse.forget_difference();
         }
         let is_live = life != LivenessState::Idle;
         let by_power = PowerSegment::of_power(&self.sample, sample, if is_live { settings.power_gap } else { 0 });
         let step = self.counter_step(sample, by_power.as_ref(), is_live, settings);
         let verdict = step.map(|step| self.check.check_step(&step, board));
-        let mut is_usual = false;
-        if let (Some(step), Some(verdict), true) = (&step, verdict, settings.counts_coarse_counters_by_power()) {
-            let power_known = by_power.is_some() && !self.check.power_unknown;
-            let base = self.last_counter_sample.map_or(self.sample, |lost| lost.sample);
-            let raw = sample.energy.zip(base.energy).map_or(0.0, |(now, before)| now - before);
-            let gap_seconds = settings.power_gap as f64 / 1e6;
-            if self.check.take_coarse_rise(step, raw, verdict, power_known, gap_seconds) {
-                let before = LastCounterSample { sample: self.sample, summed: 0.0, idle: false, counts_by_power: true };
-                self.last_counter_sample.get_or_insert(before).counts_by_power = true;
-                self.sample.energy = None;
-            }
-            let share = (base.share + sample.share) * 0.5;
-            is_usual = verdict == EnergyCounterVerdict::Stalled
-                && step.integral.is_some_and(|integral| self.check.explains_wait(integral, share));
-            if verdict == EnergyCounterVerdict::Stalled && !is_usual {
-                self.check.end_correction();
-            }
-        } else if self.check.correction != 0.0 && !self.check.explains_wait(self.joules_since_counter(), sample.share) {
-            self.check.end_correction();
-        }
+        let is_usual = settings.counts_coarse_counters_by_power()
+            && self.take_coarse_step(sample, step.as_ref().zip(verdict), by_power.is_some(), settings);
         match verdict {
             Some(EnergyCounterVerdict::Stalled) => sample.energy = None,
             Some(EnergyCounterVerdict::FirstRise | EnergyCounterVerdict::Contradicted) => {
@@ -280,6 +262,40 @@ impl GpuSource {
         !is_usual && !matches!(verdict, Some(EnergyCounterVerdict::Believed) | None)
     }
 
+    /// Takes the step of a counter that may be coarse: after its rise, power counts until then. Returns whether the counter has
+    /// stalled for no longer than its steps explain.
+    fn take_coarse_step(
+        &mut self,
+        sample: &EnergySample,
+        step: Option<(&CounterStep, EnergyCounterVerdict)>,
+        is_power_known: bool,
+        settings: &FoldSettings,
+    ) -> bool {
+        let Some((step, verdict)) = step else {
+            if self.check.coarse.correction != 0.0 {
+                self.check.coarse.check_wait(self.joules_since_counter(), sample.share);
+            }
+            return false;
+        };
+        let base = self.counter_base();
+        let raw = sample.energy.zip(base.energy).map_or(0.0, |(now, before)| now - before);
+        let power_known = is_power_known && !self.check.power_unknown;
+        if self.check.coarse.take_step(step, raw, verdict, power_known, settings.power_gap as f64 / 1e6) {
+            let before = LastCounterSample { sample: self.sample, summed: 0.0, idle: false, counts_by_power: true };
+            self.last_counter_sample.get_or_insert(before).counts_by_power = true;
+            self.sample.energy = None;
+        }
+        let share = (base.share + sample.share) * 0.5;
+        // Steps explain no wait of unknown energy.
+        let by_power = step.integral.unwrap_or(f64::INFINITY);
+        verdict == EnergyCounterVerdict::Stalled && self.check.coarse.check_wait(by_power, share)
+    }
+
+    /// Returns the newest sample whose counter was believed.
+    fn counter_base(&self) -> EnergySample {
+        self.last_counter_sample.map_or(self.sample, |lost| lost.sample)
+    }
+
     /// Returns the change of the counter since it was last believed; `None` if there is no step to test.
     fn counter_step(
         &self,
@@ -288,9 +304,9 @@ impl GpuSource {
         is_live: bool,
         settings: &FoldSettings,
     ) -> Option<CounterStep> {
-        let base = self.last_counter_sample.map_or(self.sample, |lost| lost.sample);
+        let base = self.counter_base();
         let joules = (sample.energy? - base.energy?) * (base.share + sample.share) * 0.5;
-        let before = self.joules_since_counter() / self.check.power_factor();
+        let before = self.joules_since_counter() / self.check.coarse.power_factor();
         let seconds = sample.time.seconds_since(base.time);
         let integral = by_power.filter(|_| !self.check.power_unknown).map(|segment| before + segment.total_joules());
         let held = match integral {
@@ -345,7 +361,7 @@ impl GpuSource {
             self.last_counter_sample = None;
             return None;
         }
-        let factor = self.check.power_factor();
+        let factor = self.check.coarse.power_factor();
         let corrected = |segment: PowerSegment| match segment.kind {
             EnergyBasis::Counter => segment,
             EnergyBasis::Instant | EnergyBasis::Average => segment.scaled(factor),
@@ -430,7 +446,7 @@ impl GpuSource {
         let newest = between.map_or(0.0, |segment| segment.joules_since(self.sample.time));
         if lost.counts_by_power {
             let share = (lost.sample.share + sample.share) * 0.5;
-            self.check.settle(whole.total_joules(), lost.summed + waiting + newest, share);
+            self.check.coarse.settle(whole.total_joules(), lost.summed + waiting + newest, share);
             for step in self.pending.range_mut(open..) {
                 step.contradicted = false;
             }

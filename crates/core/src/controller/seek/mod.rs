@@ -598,7 +598,7 @@ impl SeekState {
         })
     }
 
-    /// Adds a window to the account of the last hour. If the throughput of the starting layout is unknown, nothing is owed.
+    /// Adds a window to the sums of the last hour. If the throughput of the starting layout is unknown, no work is due.
     fn add_to_hour(&mut self, window: &EfficiencyWindow, due_rate: Option<f64>) {
         let (start, end) = (window.window_start, window.window_end);
         let by_rate = window.samples_per_second.map(|rate| rate * end.seconds_since(start));
