@@ -62,8 +62,8 @@ pub struct FoldSettings {
 /// that no such device can draw is no reading, and windows in which only a cap, a clock or what a job turns by itself
 /// changed are marked as such. 4: a counter that stood still from the start counts from its first rise on. 5: power is known
 /// between two readings of it also if readings without power lie between them. 6: a counter is tested against the newest reading of
-/// power also if its own samples have none. 7: power counts between two rises of a counter in coarse steps that are further
-/// apart than the longest gap of power, and each rise corrects it.
+/// power also if its own samples have none. 7: power that is known between two rises of a counter further apart than the longest gap
+/// of power counts instead of it, and the energy of a standstill without power is unknown until the next rise.
 pub const WINDOW_RULES: u32 = 7;
 
 /// Open windows of each source for which a namespace with its most sources has room. It covers a source that lags until it
@@ -99,7 +99,7 @@ impl FoldSettings {
         self.window_rules >= 6
     }
 
-    /// Returns whether power counts between two rises of a counter in coarse steps.
+    /// Returns whether power, if it is known, counts between two rises of a counter that are far apart, as of one in coarse steps.
     pub fn counts_coarse_counters_by_power(&self) -> bool {
         self.window_rules >= 7
     }

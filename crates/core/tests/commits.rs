@@ -40,10 +40,10 @@ fn heartbeats(bench: &mut Bench, from: i32, to: i32) {
 #[test]
 fn everything_that_comes_is_counted_as_what_it_is() {
     let mut bench = Bench::default();
-    bench.put(layout(0.0, 1)).put(gpu("a", 0.0, 0.0)).put(gpu("a", 30.0, 0.0)).put(gpu("a", 61.0, 0.0));
+    bench.put(layout(0.0, 1)).put(gpu("a", 0.0, 0.0)).put(gpu("a", 30.0, 3.0)).put(gpu("a", 61.0, 6.0));
     assert_eq!(bench.starts(), [0.0]);
     // The same again, an older one, one in closed time.
-    bench.put(gpu("a", 61.0, 0.0)).put(gpu("a", 61.0, 0.0)).put(gpu("a", 40.0, 0.0)).put(gpu("b", 50.0, 0.0));
+    bench.put(gpu("a", 61.0, 6.0)).put(gpu("a", 61.0, 6.0)).put(gpu("a", 40.0, 4.0)).put(gpu("b", 50.0, 0.0));
     // Tables of the newest time are in time, others late.
     bench.put(layout(61.0, 2)).put(layout(60.0, 2)).put(layout(20.0, 2));
     bench.put(model(62.0, FORMAT)).put(model(61.0, FORMAT)).put(model(63.0, "eadt.power-model.v9"));

@@ -1354,18 +1354,44 @@ fn in_steps(joules: f64, step: f64) -> f64 {
     (joules / step + 1e-9).floor() * step
 }
 
-/// Returns the windows of a node that draws so many watts for so many hours, sampled at this interval, whose energy counter has steps
-/// and whose power readings are off by a factor.
-fn in_coarse_steps(watts: f64, hours: u32, seconds: usize, step: f64, factor: f64) -> Vec<eadt_schemas::v1::EfficiencyWindow> {
-    let mut bench = Bench::default();
-    for second in (0..=hours * 3_600).step_by(seconds) {
-        let now = f64::from(second);
-        let joules = in_steps(now * watts + step * 0.4, step);
-        bench.put(GpuTelemetry { meter: Meter::Node, power_watts: Some(watts * factor), ..gpu("a", now, joules) });
-    }
-    bench.finish();
-    bench.windows
+/// A node of constant power, as its meter shows it at each second: the register of its energy counter, and power.
+struct Meters<C, P> {
+    watts: f64,
+    /// Between two samples.
+    seconds: usize,
+    counter: C,
+    power: P,
 }
+
+impl<C: Fn(f64) -> Option<f64>, P: Fn(f64) -> Option<f64>> Meters<C, P> {
+    fn put(&self, bench: &mut Bench, second: u32) {
+        let now = f64::from(second);
+        let event = GpuTelemetry {
+            meter: Meter::Node,
+            power_watts: (self.power)(now),
+            energy_joules_total: (self.counter)(now),
+            ..gpu("a", now, 0.0)
+        };
+        bench.put(event);
+    }
+
+    fn windows(&self, hours: f64) -> Vec<eadt_schemas::v1::EfficiencyWindow> {
+        let mut bench = Bench::default();
+        for second in (0..=(hours * 3_600.0) as u32).step_by(self.seconds) {
+            self.put(&mut bench, second);
+        }
+        bench.finish();
+        bench.windows
+    }
+
+    /// Returns the energy of so many hours as a part of what was drawn.
+    fn ratio(&self, hours: f64) -> f64 {
+        totals(&self.windows(hours)).0 / (self.watts * hours * 3_600.0)
+    }
+}
+
+const WATT_HOURS_10: f64 = 36_000.0;
+const KILOWATT_HOUR_TENTH: f64 = 360_000.0;
 
 #[test]
 fn a_coarse_counter_and_power_together_give_what_each_gives_alone() {
@@ -1373,47 +1399,204 @@ fn a_coarse_counter_and_power_together_give_what_each_gives_alone() {
     let mut cases = Vec::new();
     for watts in [255.0, 300.0, 650.0, 1_300.0, 2_105.0] {
         for seconds in [10, 30, 60] {
-            cases.extend([3_600.0, 36_000.0, 360_000.0].map(|step| (watts, 6, seconds, step)));
+            cases.extend([3_600.0, WATT_HOURS_10, KILOWATT_HOUR_TENTH].map(|step| (watts, 6.0, seconds, step)));
         }
     }
-    cases.push((300.0, 72, 60, 360_000.0));
+    cases.push((300.0, 72.0, 60, KILOWATT_HOUR_TENTH));
     for (watts, hours, seconds, step) in cases {
         // Two sensors differ by some percent.
         for factor in [0.9, 0.97, 1.0, 1.03, 1.1] {
-            let windows = in_coarse_steps(watts, hours, seconds, step, factor);
+            let counter = |now: f64| Some(in_steps(now * watts + step * 0.4, step));
+            let windows = Meters { watts, seconds, counter, power: |_| Some(watts * factor) }.windows(hours);
             let what = format!("{watts} W each {seconds} s in steps of {step} J, power × {factor}");
-            let whole = f64::from(hours * 3_600) * watts;
+            let whole = hours * 3_600.0 * watts;
             let (energy, _) = totals(&windows);
-            // Counter and power may be apart by a step and a part, and one more lies at either end.
-            let off = (factor - 1.0).abs();
-            let allowed = ((1.3 + 5.0 * off) * step).min((off + 0.005) * whole).max(0.003 * whole);
-            assert!((energy - whole).abs() <= allowed, "{what}: {energy} J instead of {whole}");
+            let (least, most) = (whole * factor.min(1.0), whole * factor.max(1.0));
+            let allowed = step.max(0.004 * whole);
+            assert!((least - allowed..=most + allowed).contains(&energy), "{what}: {energy} J instead of {whole}");
             let known: f64 = windows.iter().filter_map(|window| window.energy_joules).sum();
-            assert!((energy - known).abs() <= 1.2 * step, "{what}: {} J in no window", energy - known);
-            // Rises that come sooner replace power themselves.
+            assert!((energy - known).abs() <= step, "{what}: {} J in no window", energy - known);
+            // Rises that come sooner replace power.
             let waits_long = step > watts * (120.0 + 2.0 * seconds as f64);
-            for window in windows[120..windows.len() - 1].iter().filter(|_| waits_long) {
+            for window in windows[30..windows.len() - 1].iter().filter(|_| waits_long) {
                 let mean = window.energy_joules.unwrap_or(0.0) / 60.0;
-                assert!((mean / watts - 1.0).abs() < off + 0.1, "{what}: {mean} W in a window");
+                assert!((mean / watts / factor - 1.0).abs() < 0.01, "{what}: {mean} W in a window");
                 assert_eq!(window.counter_contradicted_seconds, 0.0, "{what}");
             }
         }
     }
 }
 
+/// Returns whether a sample at a second has a reading.
+type Reads = Box<dyn Fn(f64) -> bool>;
+
 #[test]
-fn a_coarse_counter_corrects_power_that_is_off_for_long() {
-    let means = |windows: &[eadt_schemas::v1::EfficiencyWindow]| -> Vec<f64> {
-        windows.iter().map(|window| window.energy_joules.unwrap_or(0.0) / 60.0).collect()
-    };
-    // The device draws 1 kW, and each reading of power meets it at 600 W.
-    let windows = in_coarse_steps(1_000.0, 24, 30, 360_000.0, 0.6);
-    let (energy, _) = totals(&windows);
-    assert!((energy - 86.4e6).abs() <= 4.0 * 360_000.0, "{energy} J");
-    assert!(means(&windows[300..1_430]).iter().all(|mean| (mean / 1_000.0 - 1.0).abs() < 0.15), "{:?}", means(&windows));
-    // No averaging explains a counter of four times the power: it is contradicted, and corrects nothing.
-    let windows = in_coarse_steps(1_000.0, 24, 30, 360_000.0, 0.25);
-    assert!(means(&windows[1_000..1_430]).iter().all(|mean| (mean - 250.0).abs() < 1.0), "{:?}", means(&windows));
+fn power_counts_beside_a_coarse_counter_also_where_some_samples_have_none() {
+    let always = |_: f64| true;
+    let every = |n: f64| move |now: f64| now % n == 0.0;
+    // What is read when: (watts, step, seconds between samples, whether a sample has power, whether it has the counter).
+    let cases: Vec<(&str, f64, f64, usize, Reads, Reads)> = vec![
+        ("100 of 300 s without power", 280.0, WATT_HOURS_10, 10, Box::new(|now| now % 300.0 < 200.0), Box::new(always)),
+        ("every second sample", 1_300.0, KILOWATT_HOUR_TENTH, 60, Box::new(every(120.0)), Box::new(always)),
+        ("every third sample", 280.0, WATT_HOURS_10, 10, Box::new(every(30.0)), Box::new(always)),
+        ("90 of 600 s without power", 700.0, KILOWATT_HOUR_TENTH, 30, Box::new(|now| now % 600.0 < 510.0), Box::new(always)),
+        ("150 of 300 s without power", 280.0, WATT_HOURS_10, 10, Box::new(|now| now % 300.0 < 150.0), Box::new(always)),
+        ("200 of 450 s without power", 280.0, WATT_HOURS_10, 10, Box::new(|now| now % 450.0 < 250.0), Box::new(always)),
+        ("180 of 600 s without power", 1_300.0, KILOWATT_HOUR_TENTH, 30, Box::new(|now| now % 600.0 < 420.0), Box::new(always)),
+        ("in turn", 280.0, WATT_HOURS_10, 5, Box::new(every(10.0)), Box::new(|now| now % 10.0 == 5.0)),
+        ("a fine counter each 5 min", 300.0, 1.0, 30, Box::new(every(60.0)), Box::new(|now| now % 300.0 == 30.0)),
+        ("a fine counter each 3 min", 300.0, 1.0, 10, Box::new(every(60.0)), Box::new(|now| now % 180.0 == 50.0)),
+        ("counter each 3 min", 280.0, WATT_HOURS_10, 60, Box::new(always), Box::new(every(180.0))),
+        ("counter each 15 min", 1_300.0, KILOWATT_HOUR_TENTH, 60, Box::new(always), Box::new(every(900.0))),
+        ("counter each hour", 700.0, 10.0 * KILOWATT_HOUR_TENTH, 60, Box::new(always), Box::new(every(3_600.0))),
+    ];
+    for (what, watts, step, seconds, has_power, has_counter) in cases {
+        let counter = |now: f64| has_counter(now).then(|| in_steps(now * watts + step * 0.3, step));
+        let power = |now: f64| has_power(now).then_some(watts);
+        let ratio = Meters { watts, seconds, counter, power }.ratio(12.0);
+        let allowed = (step / (watts * 12.0 * 3_600.0)).max(0.01);
+        assert!((ratio - 1.0).abs() <= allowed, "{what}: {ratio} of what was drawn");
+    }
+}
+
+#[test]
+fn silences_beside_a_coarse_counter_lose_nothing() {
+    for (watts, step, seconds, silent, of) in
+        [(1_300.0, KILOWATT_HOUR_TENTH, 30, 300.0, 1_830.0), (280.0, WATT_HOURS_10, 10, 200.0, 1_270.0)]
+    {
+        let mut bench = Bench::default();
+        for second in (0..=24 * 3_600).step_by(seconds).filter(|second| f64::from(*second) % of >= silent) {
+            let now = f64::from(second);
+            bench.put(GpuTelemetry {
+                meter: Meter::Node,
+                power_watts: Some(watts),
+                ..gpu("a", now, in_steps(now * watts, step))
+            });
+            bench.heartbeat(now);
+        }
+        bench.finish();
+        let (silences, whole) = (24.0 * 3_600.0 / of, 24.0 * 3_600.0 * watts);
+        let (energy, _) = totals(&bench.windows);
+        let allowed = step * (1.0 + silences / 4.0);
+        assert!((energy - whole).abs() < allowed, "{watts} W, {step} J: {energy} J of {whole}, {silences} silences");
+    }
+}
+
+#[test]
+fn registers_of_any_kind_whose_rises_are_far_apart_add_nothing_to_power() {
+    let single = |joules: f64, from: f64| f64::from((joules / 3.6e6 + from) as f32) * 3.6e6;
+    for (what, watts, step, seconds, register) in [
+        (
+            "a float of 32 bits",
+            280.0,
+            WATT_HOURS_10,
+            60,
+            Box::new(move |joules| single(joules, 12_345.0)) as Box<dyn Fn(f64) -> f64>,
+        ),
+        ("a float of 32 bits", 2_105.0, KILOWATT_HOUR_TENTH, 60, Box::new(move |joules| single(joules, 123_456.0))),
+        ("96 pulses a kWh in kJ", 280.0, 37_500.0, 60, Box::new(|joules| (joules / 1e3).round() * 1e3)),
+        ("renewed each 131 s", 900.0, 131.0 * 900.0, 30, Box::new(|joules| joules)),
+        ("renewed each 307 s", 900.0, 307.0 * 900.0, 60, Box::new(|joules| joules)),
+    ] {
+        let counter = |now: f64| Some(register(in_steps(now * watts, step)));
+        let ratio = Meters { watts, seconds, counter, power: |_| Some(watts) }.ratio(6.0);
+        assert!((ratio - 1.0).abs() <= 0.01, "{what}: {ratio} of what was drawn");
+    }
+}
+
+#[test]
+fn a_short_job_beside_a_coarse_counter_takes_what_power_shows_wherever_it_begins() {
+    for (watts, step, seconds, minutes) in [
+        (1_300.0, KILOWATT_HOUR_TENTH, 60, 15.0),
+        (1_300.0, KILOWATT_HOUR_TENTH, 30, 15.0),
+        (1_300.0, 1e6, 60, 15.0),
+        (280.0, WATT_HOURS_10, 60, 60.0),
+        (280.0, WATT_HOURS_10, 30, 15.0),
+        (1_300.0, KILOWATT_HOUR_TENTH, 60, 5.0),
+        (1_000.0, WATT_HOURS_10, 3, 5.0),
+    ] {
+        let ratios = (0..40).map(|phase| {
+            let counter = |now: f64| Some(in_steps(now * watts + step * f64::from(phase) / 40.0, step));
+            Meters { watts, seconds, counter, power: |_| Some(watts) }.ratio(minutes / 60.0)
+        });
+        let ratios: Vec<f64> = ratios.collect();
+        let mean = ratios.iter().sum::<f64>() / 40.0;
+        let worst = ratios.iter().map(|ratio| (ratio - 1.0).abs()).fold(0.0, f64::max);
+        assert!(
+            (mean - 1.0).abs() < 0.015 && worst < 0.06,
+            "{watts} W, {step} J, {seconds} s, {minutes} min: {mean}, worst {worst}"
+        );
+    }
+}
+
+#[test]
+fn power_that_was_wrong_beside_a_coarse_counter_leaves_nothing_to_make_up_for() {
+    // 1,300 W are read as 3,250 W for six hours, and then as they are.
+    let counter = |now: f64| Some(in_steps(now * 1_300.0, KILOWATT_HOUR_TENTH));
+    let power = |now: f64| Some(if now < 6.0 * 3_600.0 { 3_250.0 } else { 1_300.0 });
+    let windows = Meters { watts: 1_300.0, seconds: 30, counter, power }.windows(8.0);
+    let means: Vec<f64> = windows.iter().map(|window| window.energy_joules.unwrap_or(0.0) / 60.0).collect();
+    assert!(means[30..355].iter().all(|mean| (mean - 3_250.0).abs() < 1.0), "{means:?}");
+    assert!(means[365..479].iter().all(|mean| (mean - 1_300.0).abs() < 1.0), "{means:?}");
+}
+
+#[test]
+fn a_coarse_counter_without_power_gives_all_of_its_energy_and_no_windows_of_0_joules() {
+    for (meter, watts, step, seconds, limit) in [
+        (Meter::Gpu, 1_300.0, KILOWATT_HOUR_TENTH, 1, None),
+        (Meter::Gpu, 1_300.0, KILOWATT_HOUR_TENTH, 30, None),
+        (Meter::Gpu, 280.0, WATT_HOURS_10, 1, None),
+        (Meter::Node, 1_300.0, KILOWATT_HOUR_TENTH, 1, Some(700.0)),
+        (Meter::Gpu, 300.0, 3_600.0, 1, Some(400.0)),
+    ] {
+        let mut bench = Bench::default();
+        for second in (0..=4 * 3_600).step_by(seconds) {
+            let now = f64::from(second);
+            bench.put(GpuTelemetry { meter, power_limit_watts: limit, ..gpu("a", now, in_steps(now * watts, step)) });
+        }
+        bench.finish();
+        let what = format!("{meter:?}, {watts} W, {step} J, {seconds} s");
+        let (energy, contradicted) = totals(&bench.windows);
+        let whole = watts * 4.0 * 3_600.0;
+        assert!((energy - whole).abs() <= step + seconds as f64 * watts && contradicted == 0.0, "{what}: {energy} J of {whole}");
+        assert!(bench.windows.iter().all(|window| window.energy_joules.is_none_or(|joules| joules > 0.0)), "{what}");
+    }
+}
+
+#[test]
+fn a_coarse_counter_alone_gives_way_to_power_of_another_collector() {
+    let mut bench = Bench::default();
+    for second in (0..=3 * 3_600).step_by(10) {
+        let now = f64::from(second);
+        let counter = in_steps(now * 1_000.0, KILOWATT_HOUR_TENTH);
+        bench.put(GpuTelemetry {
+            collector: "bmc/n1".into(),
+            power_watts: Some(1_000.0),
+            energy_joules_total: None,
+            ..gpu("a", now, 0.0)
+        });
+        bench.put(GpuTelemetry { collector: "pdu/n1".into(), ..gpu("a", now, counter) });
+    }
+    bench.finish();
+    let (energy, _) = totals(&bench.windows);
+    assert!((energy - 10.8e6).abs() < 1.0, "{energy} J");
+    assert!(bench.windows[..179].iter().all(|window| window.energy_joules == Some(60_000.0)), "{:?}", bench.energies());
+}
+
+#[test]
+fn a_crash_while_a_coarse_counter_is_waited_for_changes_no_window() {
+    // The meter leaps by 50 kJ once, and is not read in some minutes.
+    let leap = |now: f64| if now > 6_260.0 { 50e3 } else { 0.0 };
+    let counter = |now: f64| (now % 4_000.0 > 600.0).then(|| in_steps(now * 1_300.0, KILOWATT_HOUR_TENTH) + leap(now));
+    let power = |now: f64| (now % 900.0 > 200.0).then_some(1_040.0);
+    let meters = Meters { watts: 1_300.0, seconds: 30, counter, power };
+    let (mut bench, mut committed) = (Bench::default(), Vec::new());
+    for second in (0..=3 * 3_600).step_by(30) {
+        meters.put(&mut bench, second);
+        bench.crash(&mut committed);
+    }
+    bench.finish();
+    assert_eq!(bench.windows, meters.windows(3.0));
 }
 
 /// Returns windows by rules 6 and 7 of a board with these functions of the second, for an hour.
@@ -1453,7 +1636,10 @@ fn a_counter_that_is_renewed_seldom_or_hangs_is_no_coarse_one() {
     // A counter of the module, 2.5 times the power of the GPU, that hangs for a minute each five.
     let hangs = |s: f64| if s % 300.0 < 60.0 && s >= 300.0 { s - s % 300.0 } else { s };
     let [before, now] = by_both_rules(5, |s| hangs(s) * 750.0 + s * 1e-3, |_| 300.0);
-    assert_eq!(totals(&now), totals(&before));
+    // Of a first rise of over twice the power, the part before the first sample is not known: power counts for 5 s.
+    let ((now, by_power), (before, contradicted)) = (totals(&now), totals(&before));
+    assert_eq!((before - now).round(), 5.0 * 450.0);
+    assert_eq!(by_power, contradicted);
 }
 
 #[test]

@@ -479,7 +479,9 @@ fn moved(name: usize, begins: i64, stays: &[Stay]) -> (Vec<(i64, Item)>, Vec<Cou
                 let workload = workload.clone().unwrap_or_else(|| format!("gpus//{device}"));
                 rises.push(CounterRise { workload, seconds: (second, now), joules: after - before });
             }
-            known = seen.map(|seen| (now, seen)).or(known);
+            // Without power, the energy of a standstill shows at the next rise.
+            let stands = |seen: f64| known.is_some_and(|(_, before)| before == seen);
+            known = seen.filter(|seen| !stands(*seen)).map(|seen| (now, seen)).or(known);
         }
         if let Then::Away(seconds) | Then::Lost(seconds) = then {
             now += seconds;

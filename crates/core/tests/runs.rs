@@ -188,11 +188,11 @@ fn a_span_is_restarted_where_a_counter_fell_or_the_layout_changed_in_it() {
 fn a_span_whose_inputs_are_missing_is_marked() {
     let mut bench = Bench::default();
     bench.put(gpu("a", 0.0, 0.0)).put(named(10.0, "before")).put(named(40.0, "epoch 1"));
-    bench.put(gpu("a", 61.0, 0.0)).put(rank(0, 61.0, 61.0));
+    bench.put(gpu("a", 61.0, 61.0)).put(rank(0, 61.0, 61.0));
     assert_eq!(bench.starts(), [0.0]);
     bench.partition.mark_gap();
-    bench.put(gpu("a", 75.0, 0.0)).put(named(80.0, "")).put(named(130.0, "after"));
-    bench.put(gpu("a", 190.0, 0.0)).put(named(190.0, "")).finish();
+    bench.put(gpu("a", 75.0, 75.0)).put(named(80.0, "")).put(named(130.0, "after"));
+    bench.put(gpu("a", 190.0, 190.0)).put(named(190.0, "")).finish();
     let gaps: Vec<_> = bench.spans.iter().map(|span| (span.span.as_deref(), span.gap)).collect();
     assert_eq!(gaps, [(Some("before"), false), (Some("epoch 1"), true), (Some("after"), false)]);
 }

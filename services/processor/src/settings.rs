@@ -87,8 +87,8 @@ pub struct ProcessorSettings {
     /// without a comparison with power. 2: downtime is in, and counters are tested. 3: power that no such device can draw is no
     /// reading, and windows in which nothing restarted are marked. 4: a counter that does not move at the start counts from its
     /// first rise on. 5: readings without power between two with it leave no gap. 6: counters are tested also if their own
-    /// samples have no power. 7: power counts between two rises of a counter in coarse steps. A replay takes the version that the
-    /// record was made by. 1 to 7. Default 7.
+    /// samples have no power. 7: power counts between two rises of a counter that are further apart than `power_gap_seconds`. A
+    /// replay takes the version that the record was made by. 1 to 7. Default 7.
     pub window_rules: u32,
     /// How far an event may lie ahead of the log's stamp, in seconds, before it is a dead letter; `off` where event times are
     /// simulated or imported and have nothing to do with the log's. 0 to 86,400. Default 60.

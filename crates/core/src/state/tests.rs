@@ -38,7 +38,7 @@ fn gpu() -> GpuSource {
             step(30, 30, None, None),
         ]
         .into(),
-        last_counter_sample: Some(LastCounterSample { sample: sample(10), summed: 4.5, idle: true, counts_by_power: false }),
+        last_counter_sample: Some(LastCounterSample { sample: sample(10), summed: 4.5, idle: true }),
         last_power_sample: Some(EnergySample { power: Some(3.5), ..sample(20) }),
         check: CounterCheck {
             counted: 5.5,
@@ -49,11 +49,10 @@ fn gpu() -> GpuSource {
             coarse: CoarseCounter {
                 is_stalled: true,
                 counts_by_power: true,
-                coarse_step: 7.25,
-                step_rises: 3,
+                rise_after_stall: 7.25,
                 sooner_rises: 4,
-                unsettled: -8.5,
-                correction: 0.125,
+                surplus: 8.5,
+                after_unknown: true,
             },
         },
         unassigned: 6.5,
@@ -185,10 +184,20 @@ fn a_power_reading_that_waits_is_read_into_its_own_gpu() {
 fn a_coarse_counter_is_read_into_its_own_gpu_and_none_takes_no_room() {
     let fine = GpuSource { check: CounterCheck { counted: 1.5, ..CounterCheck::default() }, ..gpu() };
     is_read_as_written(&[fine.clone(), gpu(), fine.clone()], &[]);
-    let bytes = |check| written(&[GpuSource { check, ..fine.clone() }], &[]).len();
-    let coarse = CoarseCounter { coarse_step: 36_000.0, ..CoarseCounter::default() };
-    let coarse = CounterCheck { coarse, ..fine.check };
-    assert_eq!(bytes(coarse) - bytes(fine.check), 29);
+    let of = |coarse| GpuSource { check: CounterCheck { coarse, ..fine.check }, ..fine.clone() };
+    let coarse = CoarseCounter { rise_after_stall: 36_000.0, ..CoarseCounter::default() };
+    assert_eq!(written(&[of(coarse)], &[]).len() - written(&[of(CoarseCounter::default())], &[]).len(), 29);
+    // Each of its fields alone.
+    for coarse in [
+        CoarseCounter { is_stalled: true, ..CoarseCounter::default() },
+        CoarseCounter { counts_by_power: true, ..CoarseCounter::default() },
+        CoarseCounter { sooner_rises: 7, ..CoarseCounter::default() },
+        CoarseCounter { surplus: 0.5, ..CoarseCounter::default() },
+        CoarseCounter { after_unknown: true, ..CoarseCounter::default() },
+        coarse,
+    ] {
+        is_read_as_written(&[of(coarse)], &[]);
+    }
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub const BRIDGED_FORM: u8 = 6;
 /// First byte of the present form, a [`CoarseBlock`].
 pub const FORM: u8 = 8;
 
-/// A block with the coarse counters of its GPUs.
+/// A block with the counters of its GPUs whose rises may be far apart.
 #[derive(Serialize, Deserialize)]
 pub struct CoarseBlock<'a> {
     #[serde(borrow)]
@@ -50,17 +50,19 @@ impl<'a> CoarseBlock<'a> {
     }
 }
 
-/// The energy counter in coarse steps of one GPU.
-#[derive(Serialize, Deserialize)]
+/// The energy counter of one GPU whose rises may be far apart. Fields without a name in [`CoarseCounter`] are of builds before the first
+/// release with this form; they are written as 0 and not read.
+#[derive(Default, Serialize, Deserialize)]
 pub struct WireCoarseCounter {
     /// Number of the GPU in the block.
     gpu: u32,
     is_stalled: bool,
     counts_by_power: bool,
-    coarse_step: f64,
-    step_rises: u32,
+    rise_after_stall: f64,
+    /// 1: yes.
+    after_unknown: u32,
     sooner_rises: u32,
-    unsettled: f64,
+    surplus: f64,
     correction: f64,
 }
 
@@ -68,11 +70,20 @@ impl WireCoarseCounter {
     /// Returns those of a block's GPUs.
     pub fn of_gpus(gpus: &[GpuSource]) -> Vec<Self> {
         let of = |(gpu, number): (&GpuSource, u32)| {
-            let CoarseCounter { is_stalled, counts_by_power, coarse_step, step_rises, sooner_rises, unsettled, correction } =
+            let CoarseCounter { is_stalled, counts_by_power, rise_after_stall, sooner_rises, surplus, after_unknown } =
                 gpu.check.coarse;
-            let counter =
-                Self { gpu: number, is_stalled, counts_by_power, coarse_step, step_rises, sooner_rises, unsettled, correction };
-            (is_stalled || coarse_step != 0.0).then_some(counter)
+            let after_unknown = u32::from(after_unknown);
+            let counter = Self {
+                gpu: number,
+                is_stalled,
+                counts_by_power,
+                rise_after_stall,
+                sooner_rises,
+                surplus,
+                after_unknown,
+                ..Self::default()
+            };
+            (gpu.check.coarse != CoarseCounter::default()).then_some(counter)
         };
         gpus.iter().zip(0..).filter_map(of).collect()
     }
@@ -80,9 +91,10 @@ impl WireCoarseCounter {
     /// Puts it back into its GPU, one of those that the block describes.
     pub fn restore(&self, gpus: &mut [GpuSource]) {
         if let Some(gpu) = gpus.get_mut(self.gpu as usize) {
-            let Self { is_stalled, counts_by_power, coarse_step, step_rises, sooner_rises, unsettled, correction, .. } = *self;
+            let Self { is_stalled, counts_by_power, rise_after_stall, sooner_rises, .. } = *self;
+            let (surplus, after_unknown) = (self.surplus.max(0.0), self.after_unknown == 1);
             gpu.check.coarse =
-                CoarseCounter { is_stalled, counts_by_power, coarse_step, step_rises, sooner_rises, unsettled, correction };
+                CoarseCounter { is_stalled, counts_by_power, rise_after_stall, sooner_rises, surplus, after_unknown };
         }
     }
 }
@@ -529,7 +541,6 @@ impl<'a> WireGpu<'a> {
                 sample: lost.sample.read(base),
                 summed: lost.summed,
                 idle: lost.idle,
-                counts_by_power: false,
             }),
             last_power_sample: None,
             check: CounterCheck::default(),

@@ -1,60 +1,39 @@
-//! Energy counters in coarse steps, as of power distribution units and smart plugs: power counts between two rises that are far
-//! apart, and each rise corrects it.
+//! Energy counters whose rises are far apart, as of power distribution units and smart plugs: where power is known, it counts instead.
+//!
+//! A rise shows when a step was full, not when its energy was drawn. It comes early or late by up to the time between two samples, or
+//! by a step of the counter. So power known throughout a wait gives its energy better than the rise at its end. Taking the larger of
+//! both, or one of them by turns, would count too much.
 
-use super::counter::{COARSE_SECONDS, CounterStep, EnergyCounterVerdict, LONG_RUN_FACTOR, MIN_EVIDENCE_WATTS};
+use super::counter::{COARSE_SECONDS, CounterStep, EnergyCounterVerdict, MIN_EVIDENCE_WATTS};
 
-/// Part of the difference between a coarse counter and power beyond one step that the power until the next rise makes up for. A rise
-/// is early or late by up to the time between two samples, so that the whole difference would move windows to and fro.
-const CORRECTED_PART: f64 = 0.25;
-
-/// Two rises are of one step if the larger one is a whole multiple of the smaller one, to this part of it. A counter that is renewed
-/// seldom stalls, too, but its rises have any size.
-const STEP_TOLERANCE: f64 = 1e-3;
-/// Most steps in a rise that shows the size of a step.
-const MAX_MULTIPLE: f64 = 100.0;
-/// Rises after a long stall that show that a counter has steps.
-const RISES_OF_A_STEP: u32 = 3;
-/// Rises in a row after shorter waits than the longest gap of power, after which a counter counts itself again.
-const SOONER_RISES: u32 = 5;
+/// Rises in a row after no more than the longest gap of power, after which a counter counts itself again. Fewer would let early rises
+/// count by the counter and late ones by power, and so too much.
+const SOONER_RISES: u32 = 20;
 /// A counter that does not rise for so many of its steps is stuck.
 const STEPS_OF_STALL: f64 = 2.0;
+/// Step of a counter that has not risen yet, at most, in joules: 0.1 kWh. Until then it is not known to be stuck.
+const UNSEEN_STEP_JOULES: f64 = 360e3;
 
-/// Returns the step that two rises have in common; `None` if none shows.
-fn common_step(a: f64, b: f64) -> Option<f64> {
-    let (small, large) = (a.min(b), a.max(b));
-    let steps = (large / small).round();
-    let is_multiple = small > 0.0 && steps <= MAX_MULTIPLE && (large - steps * small).abs() <= STEP_TOLERANCE * small;
-    is_multiple.then_some(small)
-}
-
-/// Returns whether a step ends a wait for the counter of at least [`COARSE_SECONDS`], without a silence.
-fn is_coarse_wait(step: &CounterStep) -> bool {
-    step.seconds >= COARSE_SECONDS && step.waiting && step.is_live
-}
-
-/// What is known about the steps of one source's counter.
+/// What is known about how far apart the rises of one source's counter are.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct CoarseCounter {
     /// The counter has not risen although power was drawn.
     pub is_stalled: bool,
     /// Power counts instead of the counter.
     pub counts_by_power: bool,
-    /// Size of its steps, in joules of the whole device; 0 if none is known. It is a guess until [`RISES_OF_A_STEP`] rises had it.
-    pub coarse_step: f64,
-    /// Rises after a long stall that were whole multiples of it.
-    pub step_rises: u32,
-    /// Rises in a row that came sooner than after the longest gap of power.
+    /// Its newest rise after a standstill of [`COARSE_SECONDS`] or longer, in joules of the whole device; 0 if there was none.
+    pub rise_after_stall: f64,
+    /// Rises in a row that came no later than after the longest gap of power.
     pub sooner_rises: u32,
-    /// Joules of the whole device by a coarse counter beyond those that power gave. Up to one step of the counter is no difference.
-    pub unsettled: f64,
-    /// Part by which power counts more until its next rise, to make up for the difference.
-    pub correction: f64,
+    /// Joules by power beyond those of the counter over long waits, at most one rise: the next rise includes less that is new.
+    pub surplus: f64,
+    /// Power was unknown since its newest rise, or right before it: the next rise has joules of that time.
+    pub after_unknown: bool,
 }
 
 impl CoarseCounter {
-    /// Takes note of a step of the counter, by `raw` joules of the whole device. Returns whether it is a rise of a counter with steps
-    /// so coarse that power counts until then. `power_known`: power is known since the rise before. `gap_seconds`: the longest
-    /// gap of power; rises that come sooner replace power themselves.
+    /// Takes note of a step of the counter, by `raw` joules of the whole device. Returns whether power counts for the time since
+    /// the rise before. `power_known`: it is known all of that time. `gap_seconds`: the longest gap of power.
     pub fn take_step(
         &mut self,
         step: &CounterStep,
@@ -65,76 +44,47 @@ impl CoarseCounter {
     ) -> bool {
         match verdict {
             EnergyCounterVerdict::Stalled => self.is_stalled = true,
-            EnergyCounterVerdict::Contradicted => {
-                self.step_rises = 0;
-                self.count_by_counter();
-            }
+            EnergyCounterVerdict::Contradicted => self.counts_by_power = false,
             EnergyCounterVerdict::Believed | EnergyCounterVerdict::FirstRise if raw > 0.0 => {
-                let waited = self.is_stalled && is_coarse_wait(step);
-                self.take_step_size(raw, waited);
-                let waits_long = waited && power_known && step.seconds > gap_seconds;
-                self.sooner_rises = if waits_long { 0 } else { self.sooner_rises.saturating_add(1) };
-                if waits_long && self.step_rises >= RISES_OF_A_STEP {
-                    self.counts_by_power = true;
-                } else if self.sooner_rises >= SOONER_RISES {
-                    self.count_by_counter();
+                self.note_rise(step, raw);
+                let is_late = step.seconds > gap_seconds;
+                let may_replace = power_known && step.is_live && !std::mem::take(&mut self.after_unknown);
+                if is_late && may_replace && self.is_stalled {
+                    (self.counts_by_power, self.sooner_rises) = (true, 0);
+                } else if !is_late {
+                    self.sooner_rises = self.sooner_rises.saturating_add(1);
                 }
-                let is_evidence = step.integral.is_some_and(|joules| joules >= MIN_EVIDENCE_WATTS * step.seconds);
-                let is_usable = power_known && step.is_live && is_evidence && verdict == EnergyCounterVerdict::Believed;
-                return self.counts_by_power && is_usable;
+                let is_drawn = step.integral.is_some_and(|joules| joules >= MIN_EVIDENCE_WATTS * step.seconds);
+                let is_by_power = self.counts_by_power && may_replace && is_drawn;
+                self.counts_by_power &= self.sooner_rises < SOONER_RISES;
+                return is_by_power && verdict == EnergyCounterVerdict::Believed;
             }
             EnergyCounterVerdict::Believed | EnergyCounterVerdict::FirstRise => {}
         }
         false
     }
 
-    /// Takes note of the size of the counter's steps from a rise; `waited`: after a long stall.
-    fn take_step_size(&mut self, raw: f64, waited: bool) {
-        if let Some(size) = common_step(raw, self.coarse_step) {
-            self.coarse_step = size;
-            self.step_rises = self.step_rises.saturating_add(u32::from(waited));
-        } else {
-            self.count_by_counter();
-            (self.coarse_step, self.step_rises) = if waited { (raw, 1) } else { (0.0, 0) };
+    /// Keeps the size of the newest rise after a standstill, while rises are not far smaller.
+    fn note_rise(&mut self, step: &CounterStep, raw: f64) {
+        if self.is_stalled && step.seconds >= COARSE_SECONDS {
+            self.rise_after_stall = raw;
+        } else if raw < self.rise_after_stall * 0.5 {
+            self.rise_after_stall = 0.0;
         }
     }
 
-    /// Counts by the counter from now on.
-    fn count_by_counter(&mut self) {
-        (self.counts_by_power, self.correction) = (false, 0.0);
+    /// Takes a rise after a wait that is too long for it to replace power, and in which power gave `known` joules. Returns the joules
+    /// that the rise adds.
+    pub fn take_excess(&mut self, rise: f64, known: f64) -> f64 {
+        let new = rise - known - self.surplus;
+        self.surplus = (-new).clamp(0.0, rise.max(0.0));
+        new.max(0.0)
     }
 
-    /// Forgets what counter and power differ by: the device has another tenant, or ended.
-    pub fn forget_difference(&mut self) {
-        self.count_by_counter();
-        self.unsettled = 0.0;
-    }
-
-    /// Returns whether a wait for the counter, in which power gave so many joules, is no longer than its steps explain; `share`: of
-    /// the device. A counter that is stuck or lost corrects power no more.
-    pub fn check_wait(&mut self, by_power: f64, share: f64) -> bool {
-        let is_usual = self.step_rises >= RISES_OF_A_STEP && by_power <= self.coarse_step * share * STEPS_OF_STALL;
-        if !is_usual {
-            self.correction = 0.0;
-        }
-        is_usual
-    }
-
-    /// Returns the factor on power: 1 unless a coarse counter corrects it.
-    pub fn power_factor(&self) -> f64 {
-        if self.counts_by_power { 1.0 + self.correction } else { 1.0 }
-    }
-
-    /// Counts a rise of a coarse counter, `share` of the device, for whose time power gave `by_power`, and corrects power until the
-    /// next rise by a part of the difference that exceeds one step.
-    pub fn settle(&mut self, rise: f64, by_power: f64, share: f64) {
-        if share <= 0.0 {
-            return;
-        }
-        self.unsettled += (rise - by_power) / share;
-        let excess = (self.unsettled.abs() - self.coarse_step).max(0.0).copysign(self.unsettled);
-        let uncorrected = by_power / self.power_factor() / share;
-        let factor = 1.0 + CORRECTED_PART * excess / uncorrected.max(self.coarse_step);
-        self.correction = factor.clamp(LONG_RUN_FACTOR.recip(), LONG_RUN_FACTOR) - 1.0;
+    /// Returns whether a standstill, in which power gave so many joules, is no longer than the counter's steps explain; `share`: of
+    /// the device; `has_risen`: its steps could have shown.
+    pub fn explains_standstill(&self, by_power: f64, share: f64, has_risen: bool) -> bool {
+        let step = if has_risen { self.rise_after_stall * STEPS_OF_STALL } else { UNSEEN_STEP_JOULES };
+        by_power <= step * share
     }
 }

@@ -19,7 +19,12 @@ const LIMIT_FACTOR: f64 = 4.0;
 
 /// Ratio of counter and power that is within what averaging and sampling of power make of a sound pair over any length
 /// of time. Boards that sample power a quarter of the time, or whose counter covers the whole module, stay below it.
-pub(super) const LONG_RUN_FACTOR: f64 = 3.0;
+const LONG_RUN_FACTOR: f64 = 3.0;
+
+/// Ratio of a counter's first rise to power from which on it may contain energy of the time before its first sample.
+const FIRST_RISE_FACTOR: f64 = 2.0;
+/// And the joules beyond power from which on it may: boards renew their counters each 20 to 100 ms.
+const FIRST_RISE_JOULES: f64 = 1_000.0;
 
 /// Readings after which older evidence counts half: a counter that was repaired is believed again within some minutes.
 const MAX_STEPS: u32 = 240;
@@ -52,6 +57,15 @@ pub struct MeteredBoard {
     pub limit_watts: Option<f64>,
 }
 
+/// The rules in force for counters whose rises are far apart.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CounterRules {
+    /// See [`crate::FoldSettings::starts_coarse_counters_at_a_rise`].
+    pub starts_at_a_rise: bool,
+    /// See [`crate::FoldSettings::counts_coarse_counters_by_power`].
+    pub counts_by_power: bool,
+}
+
 /// A change of the counter since its last valid reading, and the other readings of the same time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CounterStep {
@@ -66,8 +80,9 @@ pub struct CounterStep {
     pub waiting: bool,
     /// The source was not silent in it.
     pub is_live: bool,
-    /// Rule for the beginning of coarse counters, see [`crate::FoldSettings::starts_coarse_counters_at_a_rise`].
-    pub starts_at_a_rise: bool,
+    /// The integral is that of a reading that is not of this time.
+    pub is_held: bool,
+    pub rules: CounterRules,
 }
 
 /// A counter that moves more often is fine enough: a source that is read faster than its counter is renewed sees standstills, too.
@@ -104,10 +119,10 @@ pub struct CounterCheck {
     /// Steps since the newest sample whose counter was believed.
     #[serde(rename = "w")]
     pub waiting_steps: u32,
-    /// Power is unknown in some of these.
+    /// Power is unknown in some of these; by rules 7 also if none that follows can show it.
     #[serde(rename = "b")]
     pub power_unknown: bool,
-    /// The steps of a coarse counter. No record in JSON has them.
+    /// How far apart its rises are. No record in JSON has it.
     #[serde(skip)]
     pub coarse: CoarseCounter,
 }
@@ -122,7 +137,7 @@ impl CounterCheck {
         if step.joules == 0.0 {
             return self.check_standstill(step, evidence);
         }
-        if let Some(integral) = evidence.filter(|_| self.is_first_rise(step)) {
+        if let Some(integral) = evidence.filter(|integral| self.is_first_rise(step, *integral)) {
             // The rise itself is no evidence, for or against the counter.
             (self.counted, self.integral, self.steps) = (integral, integral, step.steps);
             return EnergyCounterVerdict::FirstRise;
@@ -154,19 +169,26 @@ impl CounterCheck {
 
     /// Notes a step in which the counter did not move.
     fn check_standstill(&mut self, step: &CounterStep, evidence: Option<f64>) -> EnergyCounterVerdict {
-        if !step.waiting && evidence.is_none() {
+        // Without any reading of power, what was drawn shows at the next rise.
+        let is_unknown = step.rules.counts_by_power && step.integral.is_none();
+        if !step.waiting && evidence.is_none() && !is_unknown {
             return EnergyCounterVerdict::Believed;
         }
-        if let Some(integral) = evidence.filter(|_| step.starts_at_a_rise && self.steps == 0) {
+        if let Some(integral) = evidence.filter(|_| step.rules.starts_at_a_rise && self.steps == 0) {
             self.integral = integral;
         }
         EnergyCounterVerdict::Stalled
     }
 
-    /// Returns whether a rise is the first one of a counter that did not move for long before.
-    fn is_first_rise(&self, step: &CounterStep) -> bool {
-        let is_coarse = step.seconds >= COARSE_SECONDS;
-        is_coarse && step.starts_at_a_rise && step.waiting && step.is_live && self.steps == 0 && self.integral > 0.0
+    /// Returns whether a rise is the first one of a counter that did not move for long before, or is more than power explains: some
+    /// of it may be of the time before the first sample.
+    fn is_first_rise(&self, step: &CounterStep, integral: f64) -> bool {
+        if !(step.rules.starts_at_a_rise && step.is_live && self.steps == 0) {
+            return false;
+        }
+        let has_stalled = step.seconds >= COARSE_SECONDS && step.waiting && self.integral > 0.0;
+        let is_measured = step.rules.counts_by_power && !step.is_held;
+        has_stalled || is_measured && step.joules > (integral * FIRST_RISE_FACTOR).max(integral + FIRST_RISE_JOULES)
     }
 
     /// Counts a step at whose end the counter is still not believed.
@@ -186,6 +208,7 @@ mod tests {
     use super::*;
 
     const GPU: MeteredBoard = MeteredBoard { meter: Meter::Gpu, limit_watts: None };
+    const RULES_4: CounterRules = CounterRules { starts_at_a_rise: true, counts_by_power: false };
     const STEP: CounterStep = CounterStep {
         joules: 0.0,
         seconds: 1.0,
@@ -193,7 +216,8 @@ mod tests {
         steps: 1,
         waiting: false,
         is_live: true,
-        starts_at_a_rise: true,
+        is_held: false,
+        rules: RULES_4,
     };
 
     /// A counter in steps of 36 kJ that does not move for 40 s at 300 W, rises, and rises again 120 s later.
@@ -209,7 +233,7 @@ mod tests {
                     integral: Some(300.0 * seconds),
                     steps: seconds as u32 / 10,
                     waiting,
-                    starts_at_a_rise,
+                    rules: CounterRules { starts_at_a_rise, ..RULES_4 },
                     ..STEP
                 };
                 check.check_step(&step, &GPU)

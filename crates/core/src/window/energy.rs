@@ -113,12 +113,6 @@ impl PowerSegment {
         Self::between(&EnergySample { energy: None, ..*a }, &EnergySample { energy: None, ..*b }, power_gap)
     }
 
-    /// Returns the segment with so many times the power.
-    #[must_use]
-    pub fn scaled(self, factor: f64) -> Self {
-        Self { from: self.from * factor, to: self.to * factor, ..self }
-    }
-
     /// Returns joules from `from`, a time within the step, to its end.
     pub fn joules_since(&self, from: EventTime) -> f64 {
         self.joules_between(from, self.start.plus_micros(self.duration))
@@ -178,9 +172,6 @@ pub struct LastCounterSample {
     /// The source was silent for too long since.
     #[serde(rename = "i", default)]
     pub idle: bool,
-    /// The sample that is taken now has a rise of a coarse counter, until which power counts.
-    #[serde(skip)]
-    pub counts_by_power: bool,
 }
 
 /// The gauges of one sample, each in its place; a sample has some of them. Of each source a second of these waits: they take little

@@ -8,8 +8,8 @@ use serde::Deserialize;
 
 use super::LogPosition;
 use crate::settings::FoldSettings;
-use crate::window::counter::{CounterCheck, CounterStep, EnergyCounterVerdict, MeteredBoard};
-use crate::window::energy::{EnergyBasis, EnergySample, GpuSums, LastCounterSample, PendingStep, PowerSegment, add_step};
+use crate::window::counter::{CounterCheck, CounterRules, CounterStep, EnergyCounterVerdict, MeteredBoard};
+use crate::window::energy::{EnergySample, GpuSums, LastCounterSample, PendingStep, PowerSegment, add_step};
 use crate::window::progress::{COUNTERS, CounterState, ProgressCounters, ProgressStep, RankSums, add_time, awaited_from};
 use crate::window::{SliceEdges, slice_at, slice_mut};
 
@@ -232,19 +232,27 @@ impl GpuSource {
     ) -> bool {
         if life == LivenessState::Ended || self.sample.tenure != sample.tenure {
             self.check.reset();
-            self.check.coarse.forget_difference();
+            self.check.coarse.surplus = 0.0;
             return false;
-        }
-        if !settings.counts_coarse_counters_by_power() {
-            // State of later rules.
-            self.check.coarse.forget_difference();
         }
         let is_live = life != LivenessState::Idle;
         let by_power = PowerSegment::of_power(&self.sample, sample, if is_live { settings.power_gap } else { 0 });
+        let power_known = by_power.is_some()
+            || settings.counts_coarse_counters_by_power() && is_live && self.is_bridged(sample, settings.power_gap);
         let step = self.counter_step(sample, by_power.as_ref(), is_live, settings);
+        // A rise after a long wait is compared with power once power is known up to it.
+        let is_late = |step: &CounterStep| step.joules > 0.0 && step.seconds > settings.power_gap as f64 / 1e6;
+        let is_early = by_power.is_none() && power_known && !sample.has_power() && step.as_ref().is_some_and(is_late);
+        if is_early {
+            sample.energy = None;
+        }
+        let step = step.filter(|_| !is_early);
         let verdict = step.map(|step| self.check.check_step(&step, board));
         let is_usual = settings.counts_coarse_counters_by_power()
-            && self.take_coarse_step(sample, step.as_ref().zip(verdict), by_power.is_some(), settings);
+            && step
+                .zip(verdict)
+                .is_some_and(|(step, verdict)| self.take_coarse_step(sample, &step, verdict, power_known, settings));
+        self.check.coarse.after_unknown |= settings.counts_coarse_counters_by_power() && !power_known;
         match verdict {
             Some(EnergyCounterVerdict::Stalled) => sample.energy = None,
             Some(EnergyCounterVerdict::FirstRise | EnergyCounterVerdict::Contradicted) => {
@@ -255,40 +263,46 @@ impl GpuSource {
         // As in `segment_since_last`: a sample without a counter after one with it.
         let waits = sample.energy.is_none() && (self.last_counter_sample.is_some() || self.sample.energy.is_some());
         if waits {
-            self.check.count_waiting_step(by_power.is_some());
+            self.check.count_waiting_step(power_known);
         } else {
             self.check.reset();
         }
         !is_usual && !matches!(verdict, Some(EnergyCounterVerdict::Believed) | None)
     }
 
-    /// Takes the step of a counter that may be coarse: after its rise, power counts until then. Returns whether the counter has
-    /// stalled for no longer than its steps explain.
+    /// Takes the step of a counter whose rises may be far apart: at such a rise, power counts for the time before it. Returns whether
+    /// power counts without a contradiction: the counter has stood still for no longer than its steps explain, or rose for the first
+    /// time.
     fn take_coarse_step(
         &mut self,
         sample: &EnergySample,
-        step: Option<(&CounterStep, EnergyCounterVerdict)>,
-        is_power_known: bool,
+        step: &CounterStep,
+        verdict: EnergyCounterVerdict,
+        power_known: bool,
         settings: &FoldSettings,
     ) -> bool {
-        let Some((step, verdict)) = step else {
-            if self.check.coarse.correction != 0.0 {
-                self.check.coarse.check_wait(self.joules_since_counter(), sample.share);
-            }
-            return false;
-        };
         let base = self.counter_base();
         let raw = sample.energy.zip(base.energy).map_or(0.0, |(now, before)| now - before);
-        let power_known = is_power_known && !self.check.power_unknown;
+        let power_known = power_known && !self.check.power_unknown;
         if self.check.coarse.take_step(step, raw, verdict, power_known, settings.power_gap as f64 / 1e6) {
-            let before = LastCounterSample { sample: self.sample, summed: 0.0, idle: false, counts_by_power: true };
-            self.last_counter_sample.get_or_insert(before).counts_by_power = true;
-            self.sample.energy = None;
+            // The counter goes on from here, as if it had been away before.
+            (self.sample.energy, self.last_counter_sample) = (None, None);
         }
         let share = (base.share + sample.share) * 0.5;
-        // Steps explain no wait of unknown energy.
-        let by_power = step.integral.unwrap_or(f64::INFINITY);
-        verdict == EnergyCounterVerdict::Stalled && self.check.coarse.check_wait(by_power, share)
+        let explains = |by_power| self.check.coarse.explains_standstill(by_power, share, self.check.steps > 0);
+        match verdict {
+            EnergyCounterVerdict::Stalled => step.integral.is_none_or(explains),
+            EnergyCounterVerdict::FirstRise => true,
+            EnergyCounterVerdict::Believed | EnergyCounterVerdict::Contradicted => false,
+        }
+    }
+
+    /// Returns whether power is known from its newest reading to this sample, or will be if the next reading comes in time.
+    fn is_bridged(&self, sample: &EnergySample, power_gap: i64) -> bool {
+        let reading = [Some(self.sample), self.last_power_sample].into_iter().flatten().find(EnergySample::has_power);
+        let is_near =
+            |reading: EnergySample| reading.tenure == sample.tenure && sample.time.micros() - reading.time.micros() <= power_gap;
+        reading.is_some_and(is_near)
     }
 
     /// Returns the newest sample whose counter was believed.
@@ -306,7 +320,7 @@ impl GpuSource {
     ) -> Option<CounterStep> {
         let base = self.counter_base();
         let joules = (sample.energy? - base.energy?) * (base.share + sample.share) * 0.5;
-        let before = self.joules_since_counter() / self.check.coarse.power_factor();
+        let before = self.joules_since_counter();
         let seconds = sample.time.seconds_since(base.time);
         let integral = by_power.filter(|_| !self.check.power_unknown).map(|segment| before + segment.total_joules());
         let held = match integral {
@@ -324,7 +338,12 @@ impl GpuSource {
             steps: held.map_or(self.check.waiting_steps + 1, |(_, is_new)| u32::from(is_new)),
             waiting: self.last_counter_sample.is_some(),
             is_live: is_live && !self.last_counter_sample.is_some_and(|lost| lost.idle),
-            starts_at_a_rise: settings.starts_coarse_counters_at_a_rise(),
+            is_held: held.is_some(),
+            rules: CounterRules {
+                starts_at_a_rise: settings.starts_coarse_counters_at_a_rise(),
+                // Without a share, a rise is no standstill.
+                counts_by_power: settings.counts_coarse_counters_by_power() && base.share + sample.share > 0.0,
+            },
         })
     }
 
@@ -361,17 +380,12 @@ impl GpuSource {
             self.last_counter_sample = None;
             return None;
         }
-        let factor = self.check.coarse.power_factor();
-        let corrected = |segment: PowerSegment| match segment.kind {
-            EnergyBasis::Counter => segment,
-            EnergyBasis::Instant | EnergyBasis::Average => segment.scaled(factor),
-        };
-        let between = PowerSegment::between(&self.sample, sample, if idle { 0 } else { settings.power_gap }).map(corrected);
-        let bridge = waiting.and_then(|reading| PowerSegment::of_power(&reading, sample, settings.power_gap)).map(corrected);
+        let between = PowerSegment::between(&self.sample, sample, if idle { 0 } else { settings.power_gap });
+        let bridge = waiting.and_then(|reading| PowerSegment::of_power(&reading, sample, settings.power_gap));
         if let Some(bridge) = &bridge {
             self.fill_unknown_steps(bridge, sample.time, slice_edges);
         }
-        let segment = self.segment_by_counter(sample, between.or(bridge), idle, slice_edges, settings.power_gap);
+        let segment = self.segment_by_counter(sample, between.or(bridge), idle, slice_edges, settings);
         if segment.is_none() && bridges {
             let reading = waiting.unwrap_or(self.sample);
             let may_end = sample.time.micros() - reading.time.micros() < settings.power_gap;
@@ -388,14 +402,14 @@ impl GpuSource {
         between: Option<PowerSegment>,
         idle: bool,
         slice_edges: &SliceEdges,
-        power_gap: i64,
+        settings: &FoldSettings,
     ) -> Option<PowerSegment> {
         if self.last_counter_sample.is_none() && self.sample.energy.is_some() && sample.energy.is_none() {
-            self.last_counter_sample = Some(LastCounterSample { sample: self.sample, summed: 0.0, idle, counts_by_power: false });
+            self.last_counter_sample = Some(LastCounterSample { sample: self.sample, summed: 0.0, idle });
         } else if let Some(lost) = &mut self.last_counter_sample {
             lost.idle |= idle;
             if sample.energy.is_some() {
-                return self.on_counter_back(sample, between, slice_edges, power_gap);
+                return self.on_counter_back(sample, between, slice_edges, settings);
             }
         } else if idle {
             // The counter gives the energy of the gap, but not its time within the gap.
@@ -436,7 +450,7 @@ impl GpuSource {
         sample: &EnergySample,
         between: Option<PowerSegment>,
         slice_edges: &SliceEdges,
-        power_gap: i64,
+        settings: &FoldSettings,
     ) -> Option<PowerSegment> {
         let lost = self.last_counter_sample.take()?;
         let Some(whole) = PowerSegment::between(&lost.sample, sample, 0) else { return between };
@@ -444,17 +458,14 @@ impl GpuSource {
         let open = self.pending.iter().position(|step| step.to > since).unwrap_or(self.pending.len());
         let waiting: f64 = self.pending.range(open..).map(PendingStep::joules).sum();
         let newest = between.map_or(0.0, |segment| segment.joules_since(self.sample.time));
-        if lost.counts_by_power {
-            let share = (lost.sample.share + sample.share) * 0.5;
-            self.check.coarse.settle(whole.total_joules(), lost.summed + waiting + newest, share);
-            for step in self.pending.range_mut(open..) {
-                step.contradicted = false;
-            }
-            return between;
-        }
-        if lost.idle || sample.time.micros() - since.micros() > power_gap {
+        if lost.idle || sample.time.micros() - since.micros() > settings.power_gap {
             let known = lost.summed + waiting + newest;
-            self.add_unassigned((whole.total_joules() - known).max(0.0), sample.time, slice_edges);
+            let excess = if settings.counts_coarse_counters_by_power() && !lost.idle {
+                self.check.coarse.take_excess(whole.total_joules(), known)
+            } else {
+                (whole.total_joules() - known).max(0.0)
+            };
+            self.add_unassigned(excess, sample.time, slice_edges);
             return between;
         }
         // Steps in closed time are cut to nothing, wherever between the others they lie: of a steady flow only their
