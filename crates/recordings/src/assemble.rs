@@ -11,9 +11,10 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::boards::{self, same_time_error};
-use crate::checks::{check_counter, check_power, note_wide_power_gaps, power, tenure, value};
+use crate::checks::{DEFAULT_POWER_GAP_SECONDS, check_counter, check_power, note_wide_power_gaps, power, tenure, value};
 use crate::fields::MetricType;
 use crate::fingerprint::Fingerprint;
+use crate::median::upper_median;
 use crate::names::shell_quote;
 use crate::options::AcceptedFinding;
 use crate::recording::{ProgressMark, RecordedDevice, RecordedReading, Recording, RecordingSource, SourceKind};
@@ -118,6 +119,7 @@ pub(crate) fn assemble(mut recording: Recording, options: &ImportOptions) -> Res
         if recording.format == RecordingFormat::Csv {
             note_contradicting_rates(&mut recording, source);
         }
+        note_wide_rates(&mut recording, source);
     }
     sources.retain(|source| !source.readings.is_empty());
     recording.sources = sources;
@@ -424,6 +426,38 @@ fn note_contradicting_rates(recording: &mut Recording, source: &RecordingSource)
                  the former; check what each column counts, and its unit"
             ));
         }
+    }
+}
+
+/// Readings of a rate that are further apart, in usual distances, have a pause between them.
+const USUAL_DISTANCES_OF_A_RATE: f64 = 3.0;
+
+/// Notes a rate without a total, with readings too far apart to cover the time between.
+fn note_wide_rates(recording: &mut Recording, source: &RecordingSource) {
+    for (rate, total, amounts) in [
+        (ReadingField::SamplesPerSecond, ReadingField::SamplesTotal, "samples"),
+        (ReadingField::TokensPerSecond, ReadingField::TokensTotal, "tokens"),
+    ] {
+        let has = |reading: &&RecordedReading, field: ReadingField| value(reading, field).is_some();
+        let times: Vec<EventTime> =
+            source.readings.iter().filter(|reading| has(reading, rate)).map(|reading| reading.time).collect();
+        let distances = || times.windows(2).map(|pair| pair[1].seconds_since(pair[0])).filter(|seconds| *seconds > 0.0);
+        let usual = upper_median(distances()).unwrap_or(0.0);
+        if usual <= DEFAULT_POWER_GAP_SECONDS || source.readings.iter().any(|reading| has(&reading, total)) {
+            continue;
+        }
+        let longest = distances().filter(|seconds| *seconds <= USUAL_DISTANCES_OF_A_RATE * usual).fold(usual, f64::max);
+        let column = recording.columns.get(&rate).map_or(rate.name(), String::as_str);
+        let note = format!(
+            "{column}: {} readings of {} are {usual:.0} s apart, and no {amounts} are known between readings that are further apart than \
+             processor.power_gap_seconds, {DEFAULT_POWER_GAP_SECONDS} by default; map {} or {amounts}, if the table has them, or replay \
+             with EADT_PROCESSOR__POWER_GAP_SECONDS={:.0}, which holds for power, too",
+            times.len(),
+            rate.name(),
+            total.name(),
+            longest.ceil()
+        );
+        recording.add_note(note);
     }
 }
 

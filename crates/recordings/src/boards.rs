@@ -9,6 +9,8 @@ use eadt_schemas::v1::CounterScope;
 
 use crate::checks::{leave_tiny_counters_out, power, remove, value};
 use crate::clock::NamedTimeZone;
+use crate::csv_table::{SUMMED_PROGRESS, have_same_values};
+use crate::fields::MetricType;
 use crate::identity::{IdScope, SeveralBoards, is_zero_uuid};
 use crate::interpolate::LinePoint;
 use crate::names::event_name;
@@ -131,7 +133,7 @@ pub(crate) fn same_time_error(recording: &Recording, source: &RecordingSource, g
     recording.error(second.file as usize, u64::from(second.line), problem, remedy)
 }
 
-/// A row of a file that has running totals.
+/// A row of a file that has running totals or rates of a job.
 struct TotalsRow {
     time: EventTime,
     line: u32,
@@ -139,12 +141,9 @@ struct TotalsRow {
     totals: Vec<(ReadingField, f64)>,
 }
 
-/// Returns the running totals that a row contains itself, not those that are summed from what rows add.
+/// Returns the running totals and rates of a job that a row contains itself, not totals that are summed from what rows add.
 fn running_totals(recording: &Recording, reading: &RecordedReading) -> Vec<(ReadingField, f64)> {
-    let is_total = |field: ReadingField| {
-        matches!(field, ReadingField::SamplesTotal | ReadingField::TokensTotal | ReadingField::StepsTotal)
-            && !recording.mapped_as.contains_key(&field)
-    };
+    let is_total = |field: ReadingField| SUMMED_PROGRESS.contains(&field) && !recording.mapped_as.contains_key(&field);
     reading.values.iter().copied().filter(|(field, _)| is_total(*field)).collect()
 }
 
@@ -171,13 +170,19 @@ fn totals_by_file(recording: &Recording, job: usize) -> Vec<Vec<TotalsRow>> {
 /// Fewer rows over the same time do not show whether two totals agree.
 const ROWS_TO_AGREE: usize = 4;
 
-/// Returns whether two files count the same: over the time of both, their totals are never further apart than one step rises.
+/// Returns the values of a figure, with their times.
+fn values_of(rows: &[TotalsRow], field: ReadingField) -> Vec<(EventTime, f64)> {
+    let value = |row: &TotalsRow| row.totals.iter().find(|(other, _)| *other == field).map(|(_, value)| *value);
+    rows.iter().filter_map(|row| Some((row.time, value(row)?))).collect()
+}
+
+/// Returns whether two files count the same. Over the time of both, their totals are never further apart than one step rises, or
+/// their rates are the same.
 fn are_one_total(a: &[TotalsRow], b: &[TotalsRow], field: ReadingField) -> bool {
-    let of_field = |rows: &[TotalsRow]| -> Vec<(EventTime, f64)> {
-        let value = |row: &TotalsRow| row.totals.iter().find(|(other, _)| *other == field).map(|(_, value)| *value);
-        rows.iter().filter_map(|row| Some((row.time, value(row)?))).collect()
-    };
-    let (a, b) = (of_field(a), of_field(b));
+    let (a, b) = (values_of(a, field), values_of(b, field));
+    if field.nature() == MetricType::Gauge {
+        return have_same_values(&a, &b);
+    }
     let mut inside = Vec::new();
     for (time, value) in &b {
         if let Some(line) = LinePoint::at(&a, *time) {
@@ -191,7 +196,7 @@ fn are_one_total(a: &[TotalsRow], b: &[TotalsRow], field: ReadingField) -> bool 
 
 /// Keeps a total that several files report alike from one of them only, the one with the longest span: it is of the whole job.
 fn drop_repeated_totals(recording: &mut Recording, job: usize, files: &[Vec<TotalsRow>]) {
-    for field in [ReadingField::SamplesTotal, ReadingField::TokensTotal, ReadingField::StepsTotal] {
+    for field in SUMMED_PROGRESS {
         // The files that report this total, grouped by agreement.
         let mut groups: Vec<Vec<&Vec<TotalsRow>>> = Vec::new();
         for rows in files.iter().filter(|rows| rows.iter().any(|row| row.totals.iter().any(|(other, _)| *other == field))) {
@@ -232,7 +237,7 @@ fn split_progress_by_file(recording: &mut Recording, options: &ImportOptions) ->
     let is_job = |source: &RecordingSource| matches!(source.kind, SourceKind::Job { .. });
     let Some(job) = recording.sources.iter().position(is_job) else { return Ok(()) };
     let files = totals_by_file(recording, job);
-    let Some((a, b)) = overlapping_totals(&files) else { return Ok(()) };
+    let Some((a, b, field)) = overlapping_totals(&files) else { return Ok(()) };
     if options.files_are == Some(FileSetKind::Nodes) {
         drop_repeated_totals(recording, job, &files);
         if totals_by_file(recording, job).len() < 2 {
@@ -254,32 +259,52 @@ fn split_progress_by_file(recording: &mut Recording, options: &ImportOptions) ->
         return Ok(());
     }
     let (first, second) = (&recording.files[files[a][0].file as usize], files[b][0].file as usize);
-    let (field, line) = (files[b][0].totals[0].0, files[b][0].line);
+    let line = files[b].iter().find(|row| row.totals.iter().any(|(other, _)| *other == field)).map_or(0, |row| row.line);
     let problem = format!("{} is counted over the same time in {first}, and differs", field.name());
     let remedy = "if each file counts its own, use --files-are nodes: they are summed, but for totals that agree, which are the whole job's; if they are parts of one log, use --files-are parts";
     Err(recording.error(second, u64::from(line), problem, remedy))
 }
 
-/// Returns the first two files whose totals lie in the same time and are not the same.
-fn overlapping_totals(files: &[Vec<TotalsRow>]) -> Option<(usize, usize)> {
+/// Returns the first two files that have a figure over the same time, and not the same: their places, and the figure.
+fn overlapping_totals(files: &[Vec<TotalsRow>]) -> Option<(usize, usize, ReadingField)> {
+    let overlap = |a: &[TotalsRow], b: &[TotalsRow]| {
+        let ends = a.first().zip(a.last()).zip(b.first().zip(b.last()));
+        ends.is_some_and(|((first_a, last_a), (first_b, last_b))| first_a.time.max(first_b.time) < last_a.time.min(last_b.time))
+    };
+    let of_file = |rows: &Vec<TotalsRow>| SUMMED_PROGRESS.map(|field| values_of(rows, field));
+    // Rotated logs do not overlap: their values are not needed.
+    let mut values: BTreeMap<usize, [Vec<(EventTime, f64)>; SUMMED_PROGRESS.len()]> = BTreeMap::new();
     for (at, b) in files.iter().enumerate() {
         for (before, a) in files[..at].iter().enumerate() {
-            let from = a[0].time.max(b[0].time);
-            let to = a[a.len() - 1].time.min(b[b.len() - 1].time);
-            // One row is the end of a part and the beginning of the next.
-            if from >= to {
+            if !overlap(a, b) {
                 continue;
             }
-            let inside = |rows: &[TotalsRow]| {
-                let inside = rows.iter().filter(|row| (from..=to).contains(&row.time));
-                inside.map(|row| (row.time, row.totals.clone())).collect::<Vec<_>>()
-            };
-            if inside(a) != inside(b) {
-                return Some((before, at));
+            for (place, rows) in [(before, a), (at, b)] {
+                values.entry(place).or_insert_with(|| of_file(rows));
+            }
+            let Some((of_a, of_b)) = values.get(&before).zip(values.get(&at)) else { continue };
+            for (field, (a, b)) in SUMMED_PROGRESS.into_iter().zip(of_a.iter().zip(of_b)) {
+                if differ_over_the_same_time(a, b, field) {
+                    return Some((before, at, field));
+                }
             }
         }
     }
     None
+}
+
+fn differ_over_the_same_time(a: &[(EventTime, f64)], b: &[(EventTime, f64)], field: ReadingField) -> bool {
+    let (Some(((first_a, _), (last_a, _))), Some(((first_b, _), (last_b, _)))) =
+        (a.first().zip(a.last()), b.first().zip(b.last()))
+    else {
+        return false;
+    };
+    let (from, to) = (*first_a.max(first_b), *last_a.min(last_b));
+    let inside = |values: &[(EventTime, f64)]| {
+        values.iter().copied().filter(|(time, _)| (from..=to).contains(time)).collect::<Vec<(EventTime, f64)>>()
+    };
+    // One row is the end of a part and the beginning of the next.
+    from < to && inside(a) != inside(b) && !(field.nature() == MetricType::Gauge && have_same_values(a, b))
 }
 
 /// Splits sources whose rows have no id and come in bursts, once for each tick.

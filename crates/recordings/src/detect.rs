@@ -157,11 +157,14 @@ pub fn sketch_table(input: RecordingFile<'_>) -> Result<TablePreview, ImportErro
             ColumnPreview { name: names[index].clone(), values, suggestion, numbers }
         })
         .collect();
+    number_equal_names(&mut columns);
+    suggest_energy_of_rows(&mut columns);
     suggest_totals_of_boards(&mut columns, &rows);
     drop_duplicate_total(&mut columns);
     drop_sums(&mut columns);
     drop_ticks(&mut columns);
     drop_misnamed(&mut columns);
+    assign_equal_names(&mut columns);
     assign_boards(&mut columns);
     suggest_unit_of_module(&mut columns);
     let has_times = |column: &ColumnPreview| column.values.starts_with(TIMES_FROM) || suggested_field(column) == Some("time");
@@ -175,6 +178,8 @@ pub fn sketch_table(input: RecordingFile<'_>) -> Result<TablePreview, ImportErro
     })
 }
 
+/// A column is of times or of numbers if so many in 100 of its cells are: some tools repeat the header, or write a note, at the end.
+const PERCENT_OF_A_KIND: usize = 90;
 /// How the description of a column of times begins.
 const TIMES_FROM: &str = "times from ";
 
@@ -183,15 +188,17 @@ fn sketch_column(name: &str, cells: &[&str], clock: &TimeParser) -> (String, Opt
     let Some(first) = known.first() else { return ("no values".to_owned(), None) };
     let is_usual = TIME_NAMES.iter().any(|time| name.eq_ignore_ascii_case(time));
     // `20250203` is a number, too.
-    if known.iter().all(|cell| clock.read(cell).is_ok() || is_usual && clock.is_date(cell)) {
+    let is_time = |cell: &&&str| clock.read(cell).is_ok() || is_usual && clock.is_date(cell);
+    let are_most = |cells: usize| cells * 100 >= known.len() * PERCENT_OF_A_KIND;
+    if let Some(first) = known.iter().find(is_time).filter(|_| are_most(known.iter().filter(is_time).count())) {
         return (format!("{TIMES_FROM}{first}"), (!is_usual).then(|| SuggestedMap::new("time", name)));
     }
-    let read = |cell: &&str| match parse_quantity(cell, None) {
-        QuantityCell::Number(value, unit) => Some((value, unit)),
+    let quantities = known.iter().filter_map(|cell| match parse_quantity(cell, None) {
+        QuantityCell::Number(value, unit) => Some((*cell, (value, unit))),
         _ => None,
-    };
-    let quantities: Vec<(f64, Option<Unit>)> = known.iter().filter_map(read).collect();
-    if quantities.len() < known.len() {
+    });
+    let (texts, quantities): (Vec<&str>, Vec<(f64, Option<Unit>)>) = quantities.unzip();
+    if !are_most(quantities.len()) {
         let energy = ReadingField::EnergyJoulesTotal;
         let is_energy = lowercase_words(name).iter().any(|word| word == "energy");
         let why = known.iter().find_map(|cell| shortened_by_slurm(energy, cell)).filter(|_| is_energy).unwrap_or_default();
@@ -199,8 +206,8 @@ fn sketch_column(name: &str, cells: &[&str], clock: &TimeParser) -> (String, Opt
     }
     let numbers: Vec<f64> =
         quantities.iter().map(|(value, unit)| unit.map_or(*value, |unit| unit.to_base_unit(*value))).collect();
-    let suggestion = suggest_map_of_numbers(name, &known, &numbers);
-    if let Some(values) = suggestion.as_ref().and_then(|map| find_other_unit(map.field, &known, &quantities)) {
+    let suggestion = suggest_map_of_numbers(name, &texts, &numbers);
+    if let Some(values) = suggestion.as_ref().and_then(|map| find_other_unit(map.field, &texts, &quantities)) {
         return (values, None);
     }
     let low = numbers.iter().copied().fold(f64::INFINITY, f64::min);
@@ -217,7 +224,17 @@ fn find_other_unit(field: &str, texts: &[&str], quantities: &[(f64, Option<Unit>
     Some(format!("numbers such as {}, which is in no unit of {}{why}", quote(text), field.name()))
 }
 
+/// Returns the unit of power or energy that the header of a column gives.
+fn electrical_unit(name: &str) -> Option<Unit> {
+    let bracketed = bracketed_unit(name).filter(|unit| unit.dimension.is_electrical());
+    bracketed.or_else(|| worded_unit(name, Dimension::Power)).or_else(|| worded_unit(name, Dimension::Energy))
+}
+
 fn suggest_map_of_texts(name: &str) -> Option<SuggestedMap> {
+    let has_unit = bracketed_unit(name).is_some() || electrical_unit(name).is_some();
+    if has_unit {
+        return None;
+    }
     let lower = name.to_ascii_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
     let field = match () {
@@ -244,6 +261,9 @@ fn suggest_map_of_numbers(name: &str, known: &[&str], numbers: &[f64]) -> Option
     match () {
         () if has(&["limit", "cap"]) && has(&["power"]) => map("power_limit_watts"),
         () if names_share_of_power(name) => None,
+        () if electrical_unit(name).is_some_and(|unit| unit.dimension == Dimension::Energy) => {
+            total("energy_joules_total", "energy_joules")
+        }
         () if has(&["power", "watt", "pwr"]) => map("power_watts"),
         () if has(&["energy", "joule"]) => total("energy_joules_total", "energy_joules"),
         () if has(&["util"]) && high > 1.05 => Some(SuggestedMap::new("utilization_ratio", format!("{name}:%"))),
@@ -411,6 +431,70 @@ fn drop_misnamed(columns: &mut [ColumnPreview]) {
     }
 }
 
+/// Maps columns whose name others have, too, by their numbers.
+fn number_equal_names(columns: &mut [ColumnPreview]) {
+    let names: Vec<String> = columns.iter().map(|column| column.name.clone()).collect();
+    for (index, column) in columns.iter_mut().enumerate() {
+        let is_equal = names.iter().filter(|name| **name == column.name).count() > 1;
+        if let Some(map) = column.suggestion.as_mut().filter(|_| is_equal) {
+            map.column = map.column.replacen(&column.name, &format!("#{}", index + 1), 1);
+        }
+    }
+}
+
+/// Words of columns of how long each row took.
+const WORDS_OF_DURATIONS: [&str; 2] = ["duration", "elapsed"];
+
+/// Proposes amounts of energy where each row has a time of its own, and the energy of one row is more than all that it differs by.
+fn suggest_energy_of_rows(columns: &mut [ColumnPreview]) {
+    let is_duration = |word: &String| WORDS_OF_DURATIONS.contains(&word.as_str());
+    if !columns.iter().any(|column| lowercase_words(&column.name).iter().any(is_duration)) {
+        return;
+    }
+    for column in columns.iter_mut().filter(|column| !names_a_total(&column.name)) {
+        let (low, high) = column
+            .numbers
+            .iter()
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), number| (low.min(*number), high.max(*number)));
+        if let Some(map) = column.suggestion.as_mut().filter(|map| map.field == "energy_joules_total" && high - low < low) {
+            map.field = "energy_joules";
+        }
+    }
+}
+
+/// Names the boards of columns of GPUs that have one name and other numbers, as logs of sensors have one for each GPU. Figures that
+/// have no such column for each of them are of one of these boards, which nothing names.
+fn assign_equal_names(columns: &mut [ColumnPreview]) {
+    let of_field = |columns: &[ColumnPreview], field: &str| -> Vec<usize> {
+        (0..columns.len()).filter(|place| suggested_field(&columns[*place]) == Some(field)).collect()
+    };
+    let power = of_field(columns, "power_watts");
+    let is_equal =
+        |pair: &[usize]| columns[pair[0]].name == columns[pair[1]].name && columns[pair[0]].numbers != columns[pair[1]].numbers;
+    let is_gpu = || power.first().is_some_and(|first| names_a_gpu(&columns[*first].name));
+    if power.len() < 2 || !power.windows(2).all(is_equal) || !is_gpu() {
+        return;
+    }
+    for field in FIGURES_OF_BOARDS {
+        let places = of_field(columns, field);
+        let is_of_each =
+            places.len() == power.len() && places.windows(2).all(|pair| columns[pair[0]].name == columns[pair[1]].name);
+        for (board, place) in places.into_iter().enumerate() {
+            let column = &mut columns[place];
+            if let Some(map) = column.suggestion.as_mut().filter(|_| is_of_each) {
+                map.board = Some(format!("gpu{board}"));
+            } else {
+                column.suggestion = None;
+                column.values += ", of one of several boards";
+            }
+        }
+    }
+}
+
+fn names_a_gpu(name: &str) -> bool {
+    lowercase_words(name).iter().any(|word| word == "gpu")
+}
+
 /// Returns the field that the map of a column names.
 fn suggested_field(column: &ColumnPreview) -> Option<&'static str> {
     column.suggestion.as_ref().map(|map| map.field)
@@ -426,7 +510,7 @@ fn assign_boards(columns: &mut [ColumnPreview]) {
         let places: Vec<usize> = columns
             .iter()
             .enumerate()
-            .filter(|(_, column)| suggested_field(column) == Some(field))
+            .filter(|(_, column)| column.suggestion.as_ref().is_some_and(|map| map.field == field && map.board.is_none()))
             .map(|(place, _)| place)
             .collect();
         let names: Vec<String> = places.iter().map(|place| columns[*place].name.clone()).collect();

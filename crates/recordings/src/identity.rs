@@ -203,6 +203,14 @@ impl IdColumn {
     }
 }
 
+/// Returns whether a column has the rank of each row, such as `local_rank`.
+pub(crate) fn names_a_rank(name: &str) -> bool {
+    let words = lowercase_words(name);
+    let has = |list: &[&str], word: &String| list.contains(&word.as_str());
+    words.iter().any(|word| has(&RANK_WORDS, word))
+        && words.iter().all(|word| has(&RANK_WORDS, word) || has(&WORDS_BESIDE_RANKS, word))
+}
+
 impl IdColumns {
     /// `names` of the columns that are not mapped, with their index; a name is empty if the table has no header.
     pub(crate) fn new<'n>(names: impl Iterator<Item = (usize, &'n str)>) -> Self {
@@ -220,14 +228,8 @@ impl IdColumns {
 
     /// Returns the columns among these that name the ranks of a job.
     pub(crate) fn of_ranks<'n>(names: impl Iterator<Item = (usize, &'n str)>) -> Self {
-        let is_rank = |name: &str| {
-            let words = lowercase_words(name);
-            let has = |list: &[&str], word: &String| list.contains(&word.as_str());
-            words.iter().any(|word| has(&RANK_WORDS, word))
-                && words.iter().all(|word| has(&RANK_WORDS, word) || has(&WORDS_BESIDE_RANKS, word))
-        };
         let candidate = |(column, _): (usize, &str)| IdColumn::new(column, Some(IdScope::Board));
-        Self { candidates: names.filter(|(_, name)| is_rank(name)).map(candidate).collect() }
+        Self { candidates: names.filter(|(_, name)| names_a_rank(name)).map(candidate).collect() }
     }
 
     /// Notes the ids in a row of a source.

@@ -66,7 +66,8 @@ pub(crate) fn without_quantity(word: &str) -> &str {
     longest.and_then(|length| word.get(length..)).filter(|rest| !rest.is_empty()).map_or(word, without_quantity)
 }
 
-fn is_quantity(word: &str) -> bool {
+/// Returns whether a word consists of words of quantities.
+pub(crate) fn is_quantity(word: &str) -> bool {
     QUANTITY_WORDS.contains(&without_quantity(word).to_ascii_lowercase().as_str())
 }
 
@@ -87,8 +88,9 @@ pub(crate) fn joined_units(name: &str) -> Vec<JoinedUnit<'_>> {
             let start = places[at - 1].end - prefix.len_utf8();
             let whole = &name[start..places[at].end];
             let stem = &name[places[at - 1].start..start];
-            // `GPUm` is `GP` and `Um`.
-            let is_end_of_capitals = stem.chars().count() == 1 && at > 1 && joins(at - 1) && word(at - 2).len() > 1;
+            // `GPUm` is `GPU` and `m`, `CARDm` is `CAR` and `Dm`.
+            let is_joined = at > 1 && joins(at - 1) && word(at - 2).len() > 1;
+            let is_end_of_capitals = is_joined && (stem.chars().count() == 1 || stem.is_empty() && is_quantity(word(at - 2)));
             let stem = if is_end_of_capitals { &name[places[at - 2].start..start] } else { stem };
             match () {
                 () if matches!(prefix, 'd' | 'c' | 'n' | 'h') && is_quantity(stem) && !is_quantity(before) => read(whole),

@@ -52,6 +52,7 @@ mod table;
 pub mod tenancy;
 mod totals;
 pub mod units;
+mod words;
 
 use std::fmt;
 use std::io::Read;

@@ -10,7 +10,8 @@
 //! | `step_num` × `global_batch_size` at `run_stop`, if that is more than the last count | `samples_total` |
 //!
 //! The count of samples is `samples_count`; else for BERT `epoch_num` (which counts sequences there, unless its numbers are
-//! smaller than a batch); else, but for BERT, epochs done × `train_samples`; else `step_num` × `global_batch_size`.
+//! smaller than a batch); else, but for BERT, epochs done × `train_samples`; else `step_num` × `global_batch_size`; else the parts of
+//! an epoch that `epoch_num` counts (0.05, 0.1, …) × `train_samples`.
 //!
 //! A line that begins like an entry and is no whole one is refused and counted. If the log's own `throughput` contradicts the
 //! count, a note has both.
@@ -128,6 +129,14 @@ struct MllogEntry {
     status: Option<String>,
 }
 
+impl MllogEntry {
+    /// Returns the epochs done so far in a log that counts their parts.
+    fn epochs_counted(&self) -> Option<f64> {
+        let is_evaluation = matches!(self.key, MllogKey::EvalStart | MllogKey::EvalStop);
+        self.epoch_num.filter(|epochs| is_evaluation || is_part(*epochs))
+    }
+}
+
 /// The status of a run that reached its target.
 const SUCCESS: &str = "success";
 
@@ -208,6 +217,7 @@ fn read_file(
             "tracked_stats" => MllogKey::Other,
             // Some logs count their samples nowhere else.
             "eval_accuracy" if entry.metadata.get("samples_count").is_some() => MllogKey::Other,
+            "eval_accuracy" if entry.metadata.get("epoch_num").and_then(number).is_some_and(is_part) => MllogKey::Other,
             "power_measurement_start" => {
                 power_log_open = true;
                 continue;
@@ -265,6 +275,8 @@ enum SampleCounting {
     Epochs(f64),
     /// Steps done times the samples of one.
     Steps(f64),
+    /// `epoch_num`, which counts parts of an epoch, times the samples of one.
+    EpochParts(f64),
     Unknown,
 }
 
@@ -279,6 +291,18 @@ enum SpanLevel {
 fn samples_by_steps(training: &TrainingLog) -> Option<f64> {
     let stop = training.entries.iter().find(|entry| entry.key == MllogKey::RunStop && entry.step_num.is_some())?;
     Some(stop.step_num? * training.global_batch_size?)
+}
+
+/// Returns whether a number of epochs has a part of one.
+fn is_part(epochs: f64) -> bool {
+    epochs.fract() != 0.0
+}
+
+/// Returns the last count of epochs in a log whose evaluations or blocks come within the first epoch; `None` if none of them does.
+fn epochs_in_parts(training: &TrainingLog) -> Option<f64> {
+    let counts = || training.entries.iter().filter_map(MllogEntry::epochs_counted);
+    let is_in_first = |epochs: f64| epochs > 0.0 && epochs < 1.0;
+    counts().any(is_in_first).then(|| counts().fold(0.0, f64::max))
 }
 
 /// The benchmark whose `epoch_num` counts sequences.
@@ -337,6 +361,16 @@ fn detect_counting(training: &TrainingLog, notes: &mut Vec<String>) -> SampleCou
         }
         (Some(samples), None) if epochs > 0.0 => SampleCounting::Epochs(samples),
         (_, Some(batch)) if entries.iter().any(|entry| entry.step_num.is_some()) => SampleCounting::Steps(batch),
+        (Some(samples), _) if !is_bert => match epochs_in_parts(training) {
+            Some(last) => {
+                notes.push(format!(
+                    "samples are counted by epoch_num, in parts of an epoch of {samples} (train_samples), up to {last:.6}: any after \
+                     the last count are not counted"
+                ));
+                SampleCounting::EpochParts(samples)
+            }
+            None => SampleCounting::Unknown,
+        },
         _ => SampleCounting::Unknown,
     }
 }
@@ -602,6 +636,12 @@ impl RunWalk {
                 (!self.epoch_open || entry.key == MllogKey::EpochStart).then_some(self.epochs_done * samples)
             }
             SampleCounting::Steps(batch) => entry.step_num.map(|steps| steps * batch),
+            // The run stops after the evaluation that reaches the target.
+            SampleCounting::EpochParts(_) if entry.key == MllogKey::RunStop => self.known,
+            SampleCounting::EpochParts(samples) => {
+                let count = entry.epochs_counted().map(|epochs| (epochs * samples).round());
+                count.filter(|count| self.known.is_none_or(|known| *count >= known))
+            }
             SampleCounting::Unknown => None,
         }
     }

@@ -17,6 +17,7 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use crate::absent::is_absent_text;
+use crate::csv_table::{BoardProgress, OwnProgress, ProgressRelation, SUMMED_PROGRESS};
 use crate::error::quote;
 use crate::fields::MetricType;
 use crate::foreign_text::{ForeignText, foreign_json, foreign_text};
@@ -524,6 +525,7 @@ impl PrometheusImport {
                 }
             }
         }
+        note_ranks_that_differ(recording, options.workload.as_deref());
         if !idle.is_empty() {
             recording
                 .notes
@@ -997,4 +999,37 @@ fn sanitize_attribution(attribution: SeriesAttribution) -> SeriesAttribution {
         }
         SeriesAttribution::NotAWorkload(_) | SeriesAttribution::Nobody => SeriesAttribution::Nobody,
     }
+}
+
+/// Notes ranks of a job that have progress of their own: that of one of them counts for the whole job. All jobs are of the given workload,
+/// if there is one.
+fn note_ranks_that_differ(recording: &mut Recording, given: Option<&str>) {
+    let mut of_jobs: BTreeMap<Option<&str>, BoardProgress> = BTreeMap::new();
+    for source in &recording.sources {
+        let SourceKind::Job { rank, .. } = source.kind else { continue };
+        let of_job = of_jobs.entry(source.workload.as_deref()).or_default();
+        let name = format!("rank {rank}");
+        for reading in &source.readings {
+            for (field, value) in reading.values.iter().filter(|(field, _)| SUMMED_PROGRESS.contains(field)) {
+                of_job.note(&name, (*field, false), (reading.time, u64::from(reading.line)), *value);
+            }
+        }
+    }
+    let own = of_jobs.into_iter().filter_map(|(workload, of_job)| match of_job.compare() {
+        Some(ProgressRelation::OfBoards(own)) => Some(describe_ranks_that_differ(given.or(workload), &own)),
+        _ => None,
+    });
+    for note in own.collect::<Vec<String>>() {
+        recording.add_note(note);
+    }
+}
+
+fn describe_ranks_that_differ(workload: Option<&str>, own: &OwnProgress) -> String {
+    let [first, second] = &own.boards;
+    let of_workload = workload.map_or(String::new(), |workload| format!(" of {workload}"));
+    format!(
+        "{} of {first} and {second}{of_workload} differs: that of one rank counts for the whole job; if each counts its own, export \
+         their sum, as by sum without (rank)",
+        own.field.name()
+    )
 }

@@ -26,6 +26,11 @@ const BLANKS: char = ' ';
 /// See [`BLANKS`], where a number and the unit behind it are one cell: `100 W`.
 const BLANKS_BUT_UNITS: char = '\u{2007}';
 
+/// Returns a line without the byte order mark at its begin, which the second of two files that were put together has.
+fn without_mark(line: &str) -> &str {
+    line.trim_start_matches('\u{feff}')
+}
+
 /// The cells of one row, in memory that is used again.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct RowCells {
@@ -217,7 +222,7 @@ impl<'a> TableReader<'a> {
         while ahead.len() < HEAD_LINES {
             let Some((line, text)) = lines.next_line_within(MAX_ROW_BYTES)? else { break };
             if !text.trim().is_empty() {
-                ahead.push_back((line, text.into_owned()));
+                ahead.push_back((line, without_mark(&text).to_owned()));
             }
         }
         // Spreadsheets take a first line such as `sep=;` as this.
@@ -335,7 +340,7 @@ impl<'a> TableReader<'a> {
     fn next_line(&mut self) -> Result<Option<(u64, String)>, ImportError> {
         match self.ahead.pop_front() {
             Some(ahead) => Ok(Some(ahead)),
-            None => Ok(self.lines.next_line_within(MAX_ROW_BYTES)?.map(|(line, text)| (line, text.into_owned()))),
+            None => Ok(self.lines.next_line_within(MAX_ROW_BYTES)?.map(|(line, text)| (line, without_mark(&text).to_owned()))),
         }
     }
 
@@ -343,7 +348,7 @@ impl<'a> TableReader<'a> {
         if self.ahead.is_empty() {
             let Some((line, text)) = self.lines.next_line_within(MAX_ROW_BYTES)? else { return Ok(None) };
             self.row.clear();
-            self.row.push_str(&text);
+            self.row.push_str(without_mark(&text));
             if cells.split(&self.row, self.separator) {
                 return Ok(Some(line));
             }
@@ -639,6 +644,7 @@ mod tests {
             ("w\n200\n", None, vec!["w", "200"], 0),
             ("w\n200,5\n", None, vec!["w", "200,5"], 0),
             ("\u{feff}time,w\n1,2\n", Some(','), vec!["time|w", "1|2"], 0),
+            ("\u{feff}time,w\n1,2\n\u{feff}time,w\n3,4\n", Some(','), vec!["time|w", "1|2", "time|w", "3|4"], 0),
         ] {
             assert_eq!(
                 rows(text, &["time", "w"]),

@@ -5,6 +5,7 @@ use std::ops::Range;
 use crate::absent::is_absent_text;
 use crate::joined_units::{JoinedUnit, WORDS_IN_PREFIXES, joined_units, without_quantity};
 use crate::quantity::split_unit;
+pub(crate) use crate::words::{lowercase_words, word_places};
 
 /// The measured quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -605,37 +606,6 @@ fn spelled_units(name: &str) -> Vec<(&str, Option<Unit>)> {
         first = last + 1;
     }
     found
-}
-
-/// Returns the words of a name in small letters, as [`word_places`] finds them.
-pub(crate) fn lowercase_words(name: &str) -> Vec<String> {
-    word_places(name).into_iter().map(|place| name[place].to_lowercase()).collect()
-}
-
-/// Returns where the words of a name are, of letters or of digits: `gpu`, `0`, `Power` and `Watts` of `gpu0PowerWatts`.
-pub(crate) fn word_places(name: &str) -> Vec<Range<usize>> {
-    let mut places: Vec<Range<usize>> = Vec::new();
-    let mut letters = name.char_indices().peekable();
-    let mut before: Option<char> = None;
-    while let Some((place, letter)) = letters.next() {
-        if letter.is_alphanumeric() {
-            let next = letters.peek().map(|(_, next)| *next);
-            let begins = before.is_none_or(|before| begins_word(before, letter, next));
-            let end = place + letter.len_utf8();
-            match places.last_mut() {
-                Some(word) if !begins => word.end = end,
-                _ => places.push(place..end),
-            }
-        }
-        before = letter.is_alphanumeric().then_some(letter);
-    }
-    places
-}
-
-/// Returns whether a letter or digit begins another word than the one before it: `Power` in `gpuPower` and in `GPUPower`.
-fn begins_word(before: char, letter: char, next: Option<char>) -> bool {
-    let ends_capitals = before.is_uppercase() && next.is_some_and(char::is_lowercase);
-    before.is_numeric() != letter.is_numeric() || letter.is_uppercase() && (before.is_lowercase() || ends_capitals)
 }
 
 /// Returns the unit of a dimension that a column's name has outside of its last brackets: after the last separator or, of

@@ -497,6 +497,16 @@ fn mlperf_counts_the_steps_at_the_stop_and_reports_which_rate_contradicts() {
             "throughput of 30.000000 samples/s contradicts",
         ),
         (training(Some(256.0), &with("{\"throughput\": NaN}"), (102, "{}")), Some(2000.0), ""),
+        // Evaluations within an epoch that the run does not complete.
+        (
+            in_parts(["0.05", "0.6000000000000001"], "{}"),
+            Some(60_000.0),
+            "in parts of an epoch of 100000 (train_samples), up to 0.600000",
+        ),
+        (in_parts(["0.5", "1"], "{}"), Some(100_000.0), "up to 1.000000"),
+        (in_parts(["0.5", "0.5"], "{\"step_num\": 300}"), Some(76_800.0), ""),
+        (in_parts(["1", "2"], "{}"), None, "does not state how many samples"),
+        (in_parts(["1.5", "2"], "{}"), None, "does not state how many samples"),
         // BERT counts sequences as epoch_num, but for logs that number epochs by it.
         (bert(Some(100.0), [0, 150_000], "null"), Some(150_000.0), ""),
         (bert(Some(100.0), [1, 150_000], "null"), Some(150_000.0), ""),
@@ -511,6 +521,22 @@ fn mlperf_counts_the_steps_at_the_stop_and_reports_which_rate_contradicts() {
         let notes = &imported.report.notes;
         assert!(if note.is_empty() { notes.is_empty() } else { notes.iter().any(|text| text.contains(note)) }, "{log}{notes:?}");
     }
+}
+
+/// A log without the ends of epochs, with evaluations at these numbers of an epoch of 100,000 samples.
+fn in_parts(epochs: [&str; 2], stop: &str) -> String {
+    let [first, last] = epochs.map(|epochs| format!("{{\"epoch_num\": {epochs}}}"));
+    let entries = [
+        (0, "train_samples", "100000", "{}"),
+        (0, "epoch_start", "null", "{\"epoch_num\": 1}"),
+        (20, "eval_start", "null", first.as_str()),
+        (22, "eval_accuracy", "0.7", first.as_str()),
+        (23, "eval_stop", "null", first.as_str()),
+        (90, "eval_start", "null", last.as_str()),
+        (92, "eval_accuracy", "0.8", last.as_str()),
+        (93, "eval_stop", "null", last.as_str()),
+    ];
+    training(Some(256.0), &entries, (102, stop))
 }
 
 /// A log of BERT with these numbers of an epoch at its start and at its end, and the samples of the whole run behind.

@@ -8,6 +8,7 @@ mod figures;
 mod formats;
 mod fuzz;
 mod imports_apart;
+mod job_figures;
 mod long_tables;
 mod meters;
 mod prometheus;

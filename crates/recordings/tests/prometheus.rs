@@ -419,3 +419,34 @@ fn power_usage_is_an_average_for_models_that_average_it() {
     let is_right = |event: &GpuTelemetry| (event.power_watts, event.power_average_watts) == (Some(310.0), Some(300.0));
     assert!(telemetry(&imported).iter().all(is_right), "{}", imported.report);
 }
+
+#[test]
+fn ranks_that_count_their_own_are_noted() {
+    let text = |second: u32| {
+        let row = |row: u32, rank: u32| {
+            let (count, millis) = (row * if rank == 0 { 640 } else { second }, 1_738_576_800_000_u64 + 15_000 * u64::from(row));
+            format!("training_samples_total{{job=\"x\",rank=\"{rank}\"}} {count} {millis}\n")
+        };
+        (0..40).flat_map(|number| [row(number, 0), row(number, 1)]).collect::<String>()
+    };
+    for (second, is_noted) in [(640, false), (704, true)] {
+        let notes = read(&[&text(second)], Some("lab/a")).unwrap().report.notes;
+        let found = notes.iter().any(|note| note.starts_with("samples_total of rank 0 and rank 1 of lab/a differs"));
+        assert_eq!(found, is_noted, "{notes:?}");
+    }
+}
+
+#[test]
+fn one_counter_that_ranks_export_at_other_moments_is_not_noted() {
+    let text = |lags: [u32; 2]| {
+        let row = |row: u32, rank: usize| {
+            let (count, millis) = (3000 * row + 3000 - 200 * lags[rank], 1_738_576_800_000_u64 + 15_000 * u64::from(row));
+            format!("training_samples_total{{job=\"x\",rank=\"{rank}\"}} {count} {millis}\n")
+        };
+        (0..40).flat_map(|number| [row(number, 0), row(number, 1)]).collect::<String>()
+    };
+    for lags in [[1, 4], [4, 1]] {
+        let notes = read(&[&text(lags)], Some("lab/a")).unwrap().report.notes;
+        assert!(!notes.iter().any(|note| note.contains("differs")), "{lags:?}: {notes:?}");
+    }
+}

@@ -335,6 +335,7 @@ fn amounts_of_energy_that_grow_slowly_or_with_the_length_of_rows_are_no_running_
     for (what, text) in [
         ("a counter of a rail below 1 W", epochs(&|at| 30.0 * f64::from(at))),
         ("a counter of a board", epochs(&|at| 180e3 + 7_200.0 * f64::from(at))),
+        ("a counter of a board that idles", epochs(&|at| 180e3 + 6_000.0 * f64::from(at))),
         ("a counter with a base", epochs(&|at| 18e6 + 18e3 * f64::from(at))),
         ("a counter over rows of one length", runs(&|_| 100, &|at| 30_000 * at)),
         ("a counter over longer rows", runs(&longer, &|at| 15_000 * at * (at + 1))),
@@ -342,6 +343,152 @@ fn amounts_of_energy_that_grow_slowly_or_with_the_length_of_rows_are_no_running_
         let error = read(CSV, &[("t.csv", &text)], &maps(&["energy_joules=j:J"])).map(|imported| known(&imported)).unwrap_err();
         assert!(error.contains("as a running total does"), "{what}: {error}");
     }
+}
+
+/// Returns a clock of 3 February, so many seconds after 10:00.
+fn clock(seconds: f64) -> String {
+    let (minutes, rest) = ((seconds / 60.0).floor(), seconds % 60.0);
+    format!("2025-02-03T{:02}:{:02}:{rest:09.6}Z", 10 + minutes as u32 / 60, minutes as u32 % 60)
+}
+
+#[test]
+fn amounts_of_rows_with_a_power_of_their_own_are_read_and_noted() {
+    // Epochs of 120 s at 300 W, each with more energy than the one before.
+    let energy = |rise: f64, at: u32| 36e3 * (1.0 + rise).powi(at as i32);
+    let sum = |rise: f64| (0..10).map(|at| energy(rise, at)).sum::<f64>();
+    let own = |rise: f64| {
+        let row = |at: u32| {
+            let start = 150.0 * f64::from(at);
+            format!("{},{},{}\n", clock(start), clock(start + energy(rise, at) / 300.0), energy(rise, at))
+        };
+        format!("start_time,end_time,j\n{}", (0..10).map(row).collect::<String>())
+    };
+    let none = |rise: f64| {
+        let row = |at: u32| format!("{},{}\n", clock(150.0 * f64::from(at + 1)), energy(rise, at));
+        format!("time,j\n{}", (0..10).map(row).collect::<String>())
+    };
+    let hour = |at: f64| clock(60.0 * at);
+    let runs = |at: u32| {
+        let (minutes, watts) = (20.0 + 5.0 * f64::from(at) / 3.0, 300.0 + 10.0 * f64::from(at));
+        format!("{},r{at},{},{}\n", hour(20.0 + 10.0 * f64::from(at)), 60.0 * minutes, 60.0 * minutes * watts)
+    };
+    let of_runs = (0..6).map(|at| 60.0 * (20.0 + 5.0 * f64::from(at) / 3.0) * (300.0 + 10.0 * f64::from(at))).sum::<f64>();
+    let code_carbon = format!("timestamp,run_id,duration,j\n{}", (0..6).map(runs).collect::<String>());
+    let run = |at: u32| format!("{},{},{}\n", clock(700.0 * f64::from(at)), 600 + at, 180_000 + 3_600 * at);
+    let eco = format!("start_time,duration(s),j\n{}", (0..12).map(run).collect::<String>());
+    for (what, time, text, joules) in [
+        ("epochs", "time=end_time", own(0.0), sum(0.0)),
+        ("epochs that rise by 0.1 %", "time=end_time", own(0.001), sum(0.001)),
+        ("epochs that rise by 0.5 %", "time=start_time", own(0.005), sum(0.005)),
+        ("epochs that rise by 2 %", "time=end_time", own(0.02), sum(0.02)),
+        ("epochs without a time of their own", "time=time", none(0.001), sum(0.001)),
+        ("the same that rise by 0.5 %", "time=time", none(0.005), sum(0.005)),
+        ("overlapping runs", "time=timestamp", code_carbon, of_runs),
+        ("runs one after the other", "time=start_time", eco, 2_397_600.0),
+    ] {
+        let imported =
+            read(CSV, &[("t.csv", &text)], &maps(&[time, "energy_joules=j:J"])).unwrap_or_else(|error| panic!("{what}: {error}"));
+        near(telemetry(&imported).iter().filter_map(|row| row.energy_joules_total).fold(0.0, f64::max), joules, what);
+    }
+    // As a total it would be next to nothing.
+    let imported = read(CSV, &[("t.csv", &none(0.005))], &maps(&["energy_joules_total=j:J"])).unwrap();
+    let little = "little for one GPU board: if each row adds so much, use --map energy_joules=j:J";
+    assert!(imported.report.notes.iter().any(|note| note.contains(little)), "{:?}", imported.report.notes);
+    // A counter from 0 on, read after each run, and after each epoch.
+    let counter = |header: &str, name: &dyn Fn(u32) -> String| {
+        let row = |at: u32| {
+            let start = 130.0 * f64::from(at);
+            format!("{},{}{},{}\n", clock(start), name(at), clock(start + 120.0), 36_000 * (at + 1))
+        };
+        format!("{header}\n{}", (0..10).map(row).collect::<String>())
+    };
+    for text in
+        [counter("start_time,end_time,j", &|_| String::new()), counter("start_time,run_id,end_time,j", &|at| format!("r{at},"))]
+    {
+        let options = maps(&["time=end_time", "energy_joules=j:J"]);
+        let error = read(CSV, &[("t.csv", &text)], &options).map(|imported| known(&imported)).unwrap_err();
+        assert!(error.contains("as a running total does"), "{error}");
+    }
+    // Each row may have more power than the one before; a counter may have a base.
+    let row = |at: u32| {
+        let start = 130.0 * f64::from(at);
+        format!("{},{},{}\n", clock(start), clock(start + 120.0), 120 * (100 + 25 * at))
+    };
+    let text = format!("start_time,end_time,j\n{}", (0..10).map(row).collect::<String>());
+    let options = maps(&["time=end_time", "energy_joules=j:J"]);
+    let error = read(CSV, &[("t.csv", &text)], &options).map(|imported| known(&imported)).unwrap_err();
+    assert!(error.contains("100 to 325 W in its time, --accept growing-steps; if it is a running total, use"), "{error}");
+}
+
+#[test]
+fn trials_of_optuna_are_runs_with_times_of_their_own() {
+    let trial = |at: u32| {
+        let (start, seconds) = (350.0 * f64::from(at / 4), 300.0 + f64::from(7 * at % 13) + f64::from(at));
+        let joules = 80_000 + 1_500 * at + 700 * (at % 2);
+        (format!("{at},{},{},{seconds},{joules},COMPLETE\n", clock(start), clock(start + seconds)), f64::from(joules))
+    };
+    let trials: Vec<(String, f64)> = (0..16).map(trial).collect();
+    let rows = trials.iter().map(|(row, _)| row.as_str()).collect::<String>();
+    let text = format!("number,datetime_start,datetime_complete,duration_s,j,state\n{rows}");
+    for time in ["time=datetime_start", "time=datetime_complete"] {
+        let imported = read(CSV, &[("t.csv", &text)], &maps(&[time, "energy_joules=j:J"])).unwrap();
+        near(known(&imported).0, trials.iter().map(|(_, joules)| joules).sum(), time);
+        let notes = &imported.report.notes;
+        assert!(notes.iter().any(|note| note.contains("all count, as each has another run")), "{notes:?}");
+    }
+}
+
+/// A run: its name, start and end in seconds, joules, and the run that contains it.
+type Run<'r> = (String, f64, f64, f64, &'r str);
+
+#[test]
+fn runs_within_the_run_that_started_them_count_once() {
+    let family = |parent: &'static str, start: f64, children: u32, ratio: f64| {
+        let child =
+            |at: u32| (start + 1.0 + 320.0 * f64::from(at), 310.0 + f64::from(3 * at), 80e3 + 2e3 * f64::from(7 * at % 5));
+        let runs = (0..children).map(child).map(move |(start, seconds, joules)| (start, start + seconds, joules));
+        let sum: f64 = runs.clone().map(|(.., joules)| joules).sum();
+        let own = [(parent.to_owned(), start, start + 4.0 + 322.0 * f64::from(children), ratio * sum, "")];
+        let named =
+            runs.enumerate().map(move |(at, (start, end, joules))| (format!("{parent}-{at}"), start, end, joules, parent));
+        (own.into_iter().chain(named).collect::<Vec<Run<'static>>>(), ratio * sum, sum)
+    };
+    let table = |runs: &[Run<'_>], has_parents: bool| {
+        let row = |(name, start, end, joules, parent): &Run<'_>| {
+            let parent = if has_parents { *parent } else { "" };
+            format!("{name},0,FINISHED,{},{},{joules},{parent}\n", clock(*start), clock(*end))
+        };
+        let rows = runs.iter().map(row).collect::<String>();
+        format!("run_id,experiment_id,status,start_time,end_time,metrics.j,tags.mlflow.parentRunId\n{rows}")
+    };
+    let options = maps(&["time=end_time", "energy_joules=metrics.j:J"]);
+    let import = |text: &str| {
+        let imported = read(CSV, &[("t.csv", text)], &options).unwrap();
+        (known(&imported).0, imported.report.notes.join("\n"))
+    };
+    let ((a, a_joules, a_sum), (b, b_joules, _)) = (family("p", 0.0, 5, 1.004), family("q", 2000.0, 3, 1.01));
+    let both = [a.clone(), b.clone()].concat();
+    let (single, single_joules, _) = family("p", 0.0, 1, 1.01);
+    let off = "is taken off it";
+    for (what, runs, has_parents, joules, note) in [
+        ("two parents", &both, true, a_joules + b_joules, off),
+        ("two without a column of parents", &both, false, a_joules + b_joules, off),
+        ("one parent", &a, true, a_joules, off),
+        ("one child", &single, true, single_joules, off),
+        ("one, maybe by chance", &a, false, a_joules + a_sum, "it counts twice"),
+    ] {
+        let (found, notes) = import(&table(runs, has_parents));
+        near(found, joules, what);
+        assert!(notes.contains(note), "{what}: {notes}");
+        assert_eq!(notes.contains("all count"), note != off, "{what}: {notes}");
+    }
+    // Runs of another board: a long one, and those of another parent.
+    let found = [family("p", 0.0, 5, 1.6).0, family("q", 2000.0, 3, 1.6).0].concat();
+    let joules = found.iter().map(|(.., joules, _)| joules).sum::<f64>();
+    near(import(&table(&found, false)).0, joules, "runs of two boards");
+    let mut others = a.clone();
+    others.iter_mut().skip(1).for_each(|run| run.4 = "elsewhere");
+    near(import(&table(&others, true)).0, a_joules + a_sum, "children of another run");
 }
 
 #[test]
@@ -438,4 +585,40 @@ fn days_of_a_spreadsheet_are_no_seconds() {
     assert!(error.contains("as a day of a spreadsheet it is of 2025-03-04"), "{error}");
     let hourly = read(CSV, &[("x.csv", &format!("time,w\n{}", rows(3600)))], &options).unwrap();
     assert!(hourly.report.notes.iter().any(|note| note.contains("as a day of a spreadsheet")), "{:?}", hourly.report.notes);
+}
+
+#[test]
+fn what_rows_count_is_done_in_their_own_time_if_its_unit_is_plausible() {
+    let table = |column: &str, length: &dyn Fn(u32) -> String| {
+        let row = |at: u32| format!("{},{},{}\n", clock(0.5 * f64::from(at)), length(80 + at % 10), 100 + at % 7);
+        format!("start_time,{column},n\n{}", (0..200).map(row).collect::<String>())
+    };
+    let (millis, seconds) = (|length: u32| format!("{length}0"), |length: u32| format!("0.{length}"));
+    for (what, text, note, last) in [
+        ("a unit", table("duration_ms", &millis), "in its own time, usually 0.85 s", "2025-02-03T10:01:40.39"),
+        ("none", table("duration", &seconds), "usually 0.85 s; its name has no unit", "2025-02-03T10:01:40.39"),
+        ("a wrong one", table("duration", &millis), "it is not used, and what a row counts", "2025-02-03T10:01:39.5"),
+    ] {
+        let imported = read(CSV, &[("t.csv", &text)], &maps(&["time=start_time", "tokens=n"])).unwrap();
+        let rows = progress(&imported);
+        let last_row = rows.last().unwrap();
+        assert!(last_row.time.to_string().starts_with(last), "{what}: {}", last_row.time);
+        assert!(last_row.tokens_total > Some(20_000.0), "{what}: {:?}", last_row.tokens_total);
+        let notes = imported.report.notes;
+        assert!(notes.iter().any(|found| found.contains(note)), "{what}: {notes:?}");
+        assert!(!notes.iter().any(|found| found.contains("columns left out")), "{what}: {notes:?}");
+    }
+}
+
+#[test]
+fn tokens_of_clients_that_start_together_are_no_running_total() {
+    let row = |round: u32, tenths: u32| {
+        let end = 5.1 * f64::from(round) + 0.1 * f64::from(tenths);
+        format!("{},{}.{},{}\n", clock(end), tenths / 10, tenths % 10, 4 * tenths)
+    };
+    let rounds = (0..20).flat_map(|round| [row(round, 30 + round % 10), row(round, 40 + 2 * (round % 4))]);
+    let text = format!("timestamp,duration,n\n{}", rounds.collect::<String>());
+    let imported = read(CSV, &[("t.csv", &text)], &maps(&["tokens=n"])).unwrap();
+    let tokens: u32 = (0..20).map(|round| 4 * (70 + round % 10 + 2 * (round % 4))).sum();
+    near(progress(&imported).last().unwrap().tokens_total.unwrap(), f64::from(tokens), "tokens");
 }

@@ -1867,6 +1867,76 @@ fn what_rows_of_two_files_add_at_the_same_times_counts_once_or_stops() {
     }
 }
 
+/// What a row adds, by its number.
+type Amount<'a> = &'a dyn Fn(u32) -> u32;
+
+#[test]
+fn what_rows_of_two_files_add_at_about_the_same_times_is_noted_or_stops() {
+    let table = |milliseconds: u32, amount: Amount<'_>| {
+        let row = |row: u32| {
+            let at = 5000 * row + milliseconds;
+            format!("2025-02-03T10:{:02}:{:02}.{:03}Z,{}\n", at / 60_000, at / 1000 % 60, at % 1000, amount(row))
+        };
+        format!("time,n\n{}", (0..61).map(row).collect::<String>())
+    };
+    let samples = |files: &[(&str, &str)], files_are| -> Result<(f64, bool), String> {
+        let imported = read(CSV, files, &ImportOptions { files_are, ..maps(&["samples=n"]) })?;
+        let is_noted = imported.report.notes.iter().any(|note| note.contains("2 files add the same, row by row"));
+        Ok((progress(&imported).iter().filter_map(|row| row.samples_total).fold(0.0, f64::max), is_noted))
+    };
+    let amounts: [(&str, Amount<'_>, bool); 3] = [
+        ("constant", &|_| 32, false),
+        ("a schedule", &|row| 16 << (row / 13), false),
+        ("varying", &|row| 30 + 7 * row % 5, true),
+    ];
+    for (what, amount, is_sure) in amounts {
+        let a = table(0, amount);
+        let one = samples(&[("a.csv", &a)], None).unwrap().0;
+        for milliseconds in [1, 200, 1300] {
+            let b = table(milliseconds, amount);
+            let files = [("a.csv", a.as_str()), ("b.csv", b.as_str())];
+            match samples(&files, None) {
+                Err(error) if is_sure => {
+                    assert!(error.starts_with("b.csv: adds the same at about the same times as a.csv"), "{what}: {error}");
+                }
+                counted => assert_eq!(counted, Ok((2.0 * one, true)), "{what}, {milliseconds}"),
+            }
+            assert_eq!(samples(&files, Some(FileSetKind::Parts)), Ok((one, false)), "{what}, {milliseconds}");
+            assert_eq!(samples(&files, Some(FileSetKind::Nodes)), Ok((2.0 * one, false)), "{what}, {milliseconds}");
+        }
+    }
+    let (a, b) = (table(0, &|row| 30 + 7 * row % 5), table(200, &|row| 30 + 3 * row % 5));
+    assert!(!samples(&[("a.csv", &a), ("b.csv", &b)], None).unwrap().1, "amounts of their own");
+    let (a, b) = (table(0, &|_| 32), table(2500, &|_| 32));
+    assert!(!samples(&[("a.csv", &a), ("b.csv", &b)], None).unwrap().1, "in turn");
+}
+
+#[test]
+fn rates_that_are_far_apart_give_no_samples_and_are_noted() {
+    for (every, is_noted) in [(60, false), (120, false), (130, true), (300, true), (600, true)] {
+        let row = |second: u32| {
+            let rate = if second.is_multiple_of(every) { "100" } else { "" };
+            format!("2025-02-03T{:02}:{:02}:{:02}Z,300,{rate},{second}\n", 10 + second / 3600, second / 60 % 60, second % 60)
+        };
+        let text = format!("time,w,rate,n\n{}", (0..=360).map(|at| row(10 * at)).collect::<String>());
+        for field in ["samples", "tokens"] {
+            let rate = format!("{field}_per_second=rate");
+            let imported = read(CSV, &[("t.csv", &text)], &maps(&["power_watts=w:W", &rate])).unwrap();
+            let noted = |note: &String| note.contains(&format!("{every} s apart, and no {field} are known"));
+            assert_eq!(imported.report.notes.iter().any(noted), is_noted, "{every}: {:?}", imported.report.notes);
+            let total = format!("{field}_total=n");
+            let imported = read(CSV, &[("t.csv", &text)], &maps(&["power_watts=w:W", &rate, &total])).unwrap();
+            assert!(!imported.report.notes.iter().any(noted), "{every}: the total counts");
+        }
+    }
+    // Rows do not come at even distances, and there is a pause.
+    let times = [0, 200, 460, 650, 910, 1100, 5000, 5200];
+    let row = |second: u32| format!("2025-02-03T{:02}:{:02}:{:02}Z,100\n", 10 + second / 3600, second / 60 % 60, second % 60);
+    let text = format!("time,rate\n{}", times.map(row).concat());
+    let notes = read(CSV, &[("t.csv", &text)], &maps(&["samples_per_second=rate"])).unwrap().report.notes.join("; ");
+    assert!(notes.contains("POWER_GAP_SECONDS=260"), "{notes}");
+}
+
 #[test]
 fn a_copy_of_a_board_under_another_id_is_refused() {
     let log = |id: &str| varying("time,w", 0..20, 300).replace('\n', &format!(",{id}\n")).replacen(id, "gpu", 1);

@@ -13,10 +13,17 @@ use support::{maps, read, read_texts};
 
 /// As a replay of a log without stamps does it.
 fn fold(imported: &ImportedRecording, align_to_run: bool) -> Vec<EfficiencyWindow> {
+    fold_all(&[imported], align_to_run)
+}
+
+/// As a replay of several logs does it.
+fn fold_all(imported: &[&ImportedRecording], align_to_run: bool) -> Vec<EfficiencyWindow> {
     let settings = FoldSettings { max_future: None, idle_grace: None, align_to_run, ..FoldSettings::default() };
     let mut partition = PartitionFold::new(settings);
     let mut out = Vec::new();
-    for event in imported.events() {
+    let mut events: Vec<_> = imported.iter().flat_map(|imported| imported.events()).collect();
+    events.sort_by_key(|event| event.time);
+    for event in events {
         let data = event.data.as_ref().unwrap().get().as_bytes();
         let key = event.key.as_deref();
         let topic = event.topic().unwrap();
@@ -205,6 +212,84 @@ fn what_rows_count_has_the_time_of_the_energy_that_they_add() {
         assert!(counted.len() >= 4, "{what}: {counted:?}");
         assert!(counted.iter().all(|(joules, samples)| (joules - 18.0 * samples).abs() < 0.1), "{what}: {counted:?}");
     }
+}
+
+#[test]
+fn what_rows_count_without_energy_has_the_time_since_the_row_before_or_its_own() {
+    let clock = |seconds: u32| format!("2025-02-03T10:{:02}:{:02}Z", seconds / 60, seconds % 60);
+    let csv = RecordingFormat::Csv;
+    let read = |text: &str, options: &[&str]| read_texts(csv, &[("t.csv", text)], &maps(options)).unwrap();
+    // 300 W and 250 samples a second.
+    for (what, every, before) in [("epochs", 200, 5), ("steps", 20, 0), ("batches", 1, 0)] {
+        let last = 600 - before;
+        let is_row = |second: u32| second > 0 && (second + before).is_multiple_of(every);
+        let rows = |row: &dyn Fn(u32) -> Option<String>| (0..=last).filter_map(row).collect::<String>();
+        let power = rows(&|second| Some(format!("{},300\n", clock(second))));
+        let power = read(&format!("time,w\n{power}"), &["power_watts=w:W"]);
+        let amount = |second: u32| if is_row(second) { (250 * every).to_string() } else { String::new() };
+        let length = |second: u32| if is_row(second) { every.min(second).to_string() } else { String::new() };
+        let own = |second: u32| {
+            let start = second.saturating_sub(every);
+            is_row(second).then(|| format!("{},{},{}\n", clock(start), clock(second), amount(second)))
+        };
+        let own = format!("start_time,end_time,n\n{}", rows(&own));
+        let plain = rows(&|second| is_row(second).then(|| format!("{},{}\n", clock(second), amount(second))));
+        let beside = rows(&|second| Some(format!("{},300,{}\n", clock(second), amount(second))));
+        let both = rows(&|second| Some(format!("{},300,{},{}\n", clock(second), length(second), amount(second))));
+        let with_power = ["power_watts=w:W", "samples=n"];
+        for (times, windows) in [
+            ("none", fold_all(&[&power, &read(&format!("time,n\n{plain}"), &["samples=n"])], false)),
+            ("starts", fold_all(&[&power, &read(&own, &["time=start_time", "samples=n"])], false)),
+            ("ends", fold_all(&[&power, &read(&own, &["time=end_time", "samples=n"])], false)),
+            ("none, beside power", fold(&read(&format!("time,w,n\n{beside}"), &with_power), false)),
+            ("durations beside power", fold(&read(&format!("time,w,duration,n\n{both}"), &with_power), false)),
+        ] {
+            let it = report(&windows);
+            near(it.samples, 150_000.0, 1e-9);
+            near(it.joules_per_sample, 1.2, 0.01);
+            let tumbling = windows.iter().filter(|window| window.kind == WindowKind::Tumbling);
+            let with_energy: Vec<(f64, f64)> = tumbling
+                .filter_map(|window| window.energy_joules.zip(window.samples))
+                .filter(|(joules, _)| *joules > 3000.0)
+                .collect();
+            assert_eq!(with_energy.len(), 10, "{what}, {times}: {with_energy:?}");
+            let is_right = |(joules, samples): &(f64, f64)| (joules / samples - 1.2).abs() < 0.06;
+            assert!(with_energy.iter().all(is_right), "{what}, {times}: {with_energy:?}");
+        }
+    }
+}
+
+#[test]
+fn what_rows_of_several_nodes_count_has_the_time_since_the_row_before_of_each() {
+    let clock = |millis: u32| {
+        let seconds = millis / 1000;
+        format!("2025-02-03T10:{:02}:{:02}.{:03}Z", seconds / 60, seconds % 60, millis % 1000)
+    };
+    let read = |text: &str, options: &[&str]| read_texts(RecordingFormat::Csv, &[("t.csv", text)], &maps(options)).unwrap();
+    let rows: Vec<String> = (0..=600).map(|second| format!("{},300\n", clock(1000 * second))).collect();
+    let power = read(&format!("time,w\n{}", rows.concat()), &["power_watts=w:W"]);
+    for (column, map) in [("node", &["node=node", "samples=n"][..]), ("rank", &["samples=n"][..])] {
+        for millis in [0, 4, 300] {
+            let row = |second: u32, node: u32| format!("{},{node},{}\n", clock(1000 * second + millis * node), 25_000 + node);
+            let rows = [195, 395, 595].into_iter().flat_map(|second| [row(second, 0), row(second, 1)]);
+            let progress = read(&format!("time,{column},n\n{}", rows.collect::<String>()), map);
+            let it = report(&fold_all(&[&power, &progress], false));
+            near(it.samples, 150_003.0, 1e-9);
+            near(it.joules_per_sample, 1.2, 0.01);
+        }
+    }
+}
+
+#[test]
+fn what_a_row_counts_after_a_pause_is_not_of_the_pause() {
+    let clock = |seconds: u32| format!("2025-02-03T{:02}:{:02}:{:02}Z", 10 + seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let row = |row: u32| format!("{},600\n", clock(60 * row + if row > 10 { 7200 } else { 0 }));
+    let text = format!("time,n\n{}", (1..=20).map(row).collect::<String>());
+    let imported = read_texts(RecordingFormat::Csv, &[("t.csv", &text)], &maps(&["samples=n"])).unwrap();
+    let windows = fold(&imported, false);
+    let counted: Vec<f64> = windows.iter().filter_map(|window| window.samples).filter(|samples| *samples > 0.0).collect();
+    assert_eq!(counted.len(), 20, "{counted:?}");
+    assert!(counted.iter().all(|samples| (samples - 600.0).abs() < 1.0), "{counted:?}");
 }
 
 #[test]

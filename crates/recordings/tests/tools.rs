@@ -291,3 +291,29 @@ fn messages_about_columns_of_boards_name_all_of_them() {
         assert!(error.contains(part), "{part}: {error}");
     }
 }
+
+#[test]
+fn proposals_look_at_most_cells_and_at_the_unit_of_the_header() {
+    // HWiNFO repeats the header at the end, with a row of the names of the sensors below it.
+    let header = "Date,Time,\"CPU Package Power [W]\",\"GPU Power [W]\",\"GPU Temperature [°C]\",\"GPU Power [W]\",\n";
+    let row = |second: u32| format!("3.2.2025,10:00:{second:02}.000,90.1,{}.5,44.0,{}.5,\n", 200 + second % 7, 280 + second % 5);
+    let rows: String = (0..60).map(row).collect();
+    let text =
+        format!("{header}{rows}{header},,AMD: Ryzen,NVIDIA GeForce RTX 4090,NVIDIA GeForce RTX 4090,NVIDIA GeForce RTX 3090,\n");
+    let shown = explained(&text);
+    assert!(!shown.contains("device=") && !shown.contains("no column has whole times"), "{shown}");
+    let found = proposals(&text);
+    assert_eq!(found, ["power_watts[gpu0]=#4", "power_watts[gpu1]=#6"], "{shown}");
+    let imported = read(CSV, &[("h.csv", &text)], &maps(&found.iter().map(String::as_str).collect::<Vec<_>>())).unwrap();
+    let watts: Vec<f64> = (0..60).map(|second| f64::from(481 + second % 7 + second % 5)).collect();
+    near(joules(&imported), watts.windows(2).map(|pair| f64::midpoint(pair[0], pair[1])).sum(), "HWiNFO");
+
+    // eco2AI has the energy of each row in kWh, beside how long it took.
+    let row = |row: u32| format!("{row},2025-02-03 1{}:00:00,600,0.0{}\n", row, 50 + row);
+    let text = format!("id,start_time,duration(s),power_consumption(kWh)\n{}", (0..9).map(row).collect::<String>());
+    assert_eq!(proposals(&text), ["time=start_time", "energy_joules=power_consumption(kWh)"], "{}", explained(&text));
+    let counter = "time,energy_kWh\n2025-02-03T10:00:00Z,1.5\n2025-02-03T10:00:01Z,1.6\n2025-02-03T10:00:02Z,1.7\n";
+    assert_eq!(proposals(counter), ["energy_joules_total=energy_kWh"]);
+    let text = "time,gpu temperature [°C],gpu\n2025-02-03T10:00:00Z,warm,a\n2025-02-03T10:00:01Z,warm,b\n";
+    assert_eq!(proposals(text), ["device=gpu"]);
+}

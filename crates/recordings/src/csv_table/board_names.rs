@@ -10,7 +10,7 @@ use super::nested_meters::{MeterIndex, MeterName};
 use super::rails::{BoardPart, SuperchipIndex, SuperchipName, SuperchipPart, board_part, choose_numbers, settle_modules_of_gpus};
 use crate::error::quote;
 use crate::sum_of_devices::{TOTAL_WORDS, WORD_BEFORE_TOTALS};
-use crate::units::word_places;
+use crate::words::{ELECTRICAL_WORDS, word_places};
 
 /// Words that state which figure of a board a name is of, beside the figure itself.
 const FIGURE_WORDS: [&str; 17] = [
@@ -33,28 +33,9 @@ const MACHINE_WORDS: [&str; 8] = ["chassis", "host", "machine", "node", "platfor
 /// The machine, in the names of its sensors: `System Board Pwr Consumption`, `PowerControl.PowerConsumedWatts`.
 const MACHINE_PHRASES: [[&str; 2]; 2] = [["system", "board"], ["power", "control"]];
 /// Words of power supplies: their consumers are behind them.
-const SUPPLY_WORDS: [&str; 4] = ["ps", "psu", "supplies", "supply"];
+const SUPPLY_WORDS: [&str; 5] = ["ps", "psu", "psus", "supplies", "supply"];
 /// A power supply, in the names of its sensors: `Power Module 1`. `Module Power` is of a superchip.
 const SUPPLY_PHRASE: [&str; 2] = ["power", "module"];
-/// Words of energy and power, which do not show the metered thing.
-const ELECTRICAL_WORDS: [&str; 16] = [
-    "consumed",
-    "consumption",
-    "draw",
-    "energy",
-    "joules",
-    "kwh",
-    "meter",
-    "mw",
-    "power",
-    "pw",
-    "pwr",
-    "reading",
-    "usage",
-    "w",
-    "watt",
-    "watts",
-];
 /// Words for the input of a machine or a supply, and for the output of a supply: the same energy, less the supply's losses.
 const INPUT_WORDS: [&str; 4] = ["ac", "in", "input", "pin"];
 const OUTPUT_WORDS: [&str; 4] = ["dc", "out", "output", "pout"];
@@ -534,6 +515,21 @@ mod tests {
             (&["cpu", "gpu", "dram", "node"], Meter::Gpu, &[0, 2, 3]),
             (&["cpu", "gpu", "dram", "node"], Meter::Node, &[0, 1, 2]),
             (&["cpu", "gpu", "dram"], Meter::Node, &[]),
+            // Plurals of acronyms, and words behind acronyms without a capital or a separator.
+            (&["GPUs", "CPUs"], Meter::Gpu, &[1]),
+            (&["GPUs Power", "CPUs Power"], Meter::Gpu, &[1]),
+            (&["System", "PSUs"], Meter::Node, &[1]),
+            (&["System", "PSU"], Meter::Node, &[1]),
+            (&["GPUpower", "CPUpower"], Meter::Gpu, &[1]),
+            (&["GPUpower_W", "CPUpower_W"], Meter::Gpu, &[1]),
+            (&["GPUwatts", "CPUwatts"], Meter::Gpu, &[1]),
+            (&["GPUdraw", "CPUdraw"], Meter::Gpu, &[1]),
+            (&["gpupower", "cpupower"], Meter::Gpu, &[1]),
+            (&["GPUPOWER", "DRAMPOWER"], Meter::Gpu, &[1]),
+            (&["PGPU", "PCPU"], Meter::Gpu, &[1]),
+            (&["gpu1", "pcpu1"], Meter::Gpu, &[]),
+            (&["gpunode1", "cpunode1"], Meter::Gpu, &[]),
+            (&["gpuserver", "cpuserver"], Meter::Node, &[]),
             (&["PSU1 Input Power", "PSU2 Input Power", "Pwr Consumption"], Meter::Node, &[0, 1]),
             (&["PS1 Input Power", "PS2 Input Power", "CPU_Power"], Meter::Node, &[2]),
             (&["SystemInputPower", "TotalGPUPower", "TotalCPUPower", "TotalFanPower"], Meter::Node, &[1, 2, 3]),

@@ -1,11 +1,13 @@
 //! Any table; [`crate::FieldMap`]s define its columns.
 //!
-//! Rows that add to a counter (`samples=*`, `tokens=GeneratedTokens`) are moments, not intervals. The counter keeps its value up
-//! to the row's time and has the new one a microsecond later. So each row counts in the window that it lies in, and a silence
-//! counts nothing. A table that has nothing but progress is taken for a whole run, from its first row to its last.
+//! Rows that add to a counter (`samples=batch`) have done so in their own time, or since the row before: the counter rises evenly over
+//! that time. If each row is one sample (`samples=*`), such as a request, rows are moments: the counter keeps its value up to the row's
+//! time and has the new one a microsecond later, and a silence counts nothing. A table that has nothing but progress is taken for a
+//! whole run, from the start of its first row to its last.
 
 mod board_columns;
 mod board_names;
+mod board_progress;
 mod counter_columns;
 mod nested_meters;
 mod nested_spans;
@@ -25,6 +27,7 @@ use eadt_schemas::v1::{CounterScope, Meter};
 pub(crate) use self::board_columns::{ColumnRole, find_column_roles};
 use self::board_names::describe_zone;
 pub(crate) use self::board_names::find_misnamed_boards;
+pub(crate) use self::board_progress::{BoardProgress, OwnProgress, ProgressRelation, have_same_values};
 use self::counter_columns::joules_of_tick;
 pub(crate) use self::counter_columns::{TickColumn, find_range_column, find_tick_column, may_count_ticks};
 use self::nested_spans::{RowMoment, RowSpan, SpanColumns};
@@ -40,6 +43,7 @@ use crate::checks::is_power;
 use crate::clock::{ParsedTime, TimeFormat, TimeParser};
 use crate::decimal_mark::{DecimalMarkDetector, MARK_REMEDY};
 use crate::error::quote;
+use crate::fields::MetricType;
 use crate::foreign_text::{ForeignText, foreign_json};
 use crate::identity::{
     IdColumns, IdScope, SeveralBoards, driver_uuid, find_alternation, is_unique_id, spelling_key, spelling_key_of_text,
@@ -63,6 +67,14 @@ const STEPS: [(&str, ReadingField); 4] = [
     ("tokens", ReadingField::TokensTotal),
     ("steps", ReadingField::StepsTotal),
     ("energy_joules", ReadingField::EnergyJoulesTotal),
+];
+/// Figures of a job that are the sum of those of its ranks.
+pub(crate) const SUMMED_PROGRESS: [ReadingField; 5] = [
+    ReadingField::SamplesTotal,
+    ReadingField::TokensTotal,
+    ReadingField::StepsTotal,
+    ReadingField::SamplesPerSecond,
+    ReadingField::TokensPerSecond,
 ];
 const TEXT_FIELDS: [&str; 4] = ["time", "device", "node", "gpu_model"];
 /// Looked for, in this order, where no `time=` is given.
@@ -383,6 +395,8 @@ struct FileReader<'o> {
     ids: IdColumns,
     /// Columns of ranks, of which each may have totals of its own.
     ranks: IdColumns,
+    /// Progress by the boards and nodes that are mapped.
+    board_progress: BoardProgress,
     jobs: JobRows,
     kinds: ReadingKinds,
     /// The numbers of cells of rows that leave the last columns out.
@@ -535,6 +549,7 @@ impl<'o> FileReader<'o> {
             marks,
             ids,
             ranks,
+            board_progress: BoardProgress::default(),
             jobs: JobRows::default(),
             short_widths,
         })
@@ -688,6 +703,7 @@ impl<'o> FileReader<'o> {
                 sources.add(recording, self.file, *source, time, line, values);
             }
             if let Some(job) = job {
+                self.note_board_progress(sources, (time, line), cells, values);
                 let values = values.iter().filter(|(figure, _)| figure.field.is_progress());
                 sources.add(recording, self.file, job, time, line, values);
             }
@@ -697,11 +713,34 @@ impl<'o> FileReader<'o> {
         read
     }
 
+    /// Notes the progress in a row of a board or node that is mapped, and whose row it is if it adds progress.
+    fn note_board_progress(
+        &mut self,
+        sources: &mut TableSources,
+        place: (EventTime, u64),
+        cells: &RowCells,
+        values: &[(&FieldSource, f64)],
+    ) {
+        if values.iter().any(|(figure, _)| figure.adds && figure.field.is_progress()) {
+            sources.steps.note_board(self.file, place.1, self.plan.board_texts(cells));
+        }
+        let mut summed = values.iter().filter(|(figure, _)| SUMMED_PROGRESS.contains(&figure.field)).peekable();
+        let ids: Vec<&str> = [self.plan.node, self.plan.device].into_iter().flatten().filter_map(|id| cells.get(id)).collect();
+        if summed.peek().is_none() || ids.is_empty() {
+            return;
+        }
+        let board = ids.join(":");
+        for (figure, value) in summed {
+            self.board_progress.note(&board, (figure.field, figure.adds), place, *value);
+        }
+    }
+
     /// Notes from when to when a row is, if it has that.
     fn note_span(&self, sources: &mut TableSources, line: u64, cells: &RowCells, time: EventTime) {
         let Some(columns) = self.plan.spans else { return };
         let Some(span) = self.span_of_row(columns, cells, time) else { return };
-        sources.steps.note_run(self.file, line, self.plan.run_texts(cells));
+        sources.steps.note_length_column(self.file, || self.plan.length_column(columns));
+        sources.steps.note_run(self.file, line, self.plan.run_texts(cells), self.plan.parent_text(cells));
         match (columns.moment, self.plan.may_nest) {
             (RowMoment::Unnamed, _) => sources.steps.add_unnamed_span(self.file, line, span),
             (_, true) => sources.steps.add_span(self.file, line, span, &self.plan.other_texts(cells)),
@@ -1021,11 +1060,59 @@ impl<'o> FileReader<'o> {
         found.is_some_and(|found| names_parts_of_boards(&self.plan.column_name(found.column)))
     }
 
-    /// Returns an error if rows of several ranks have totals of their own, of which the highest would count; notes ranks of which
-    /// each has the same.
-    fn refuse_several_ranks(&self, recording: &mut Recording) -> Result<(), ImportError> {
-        let Some(found) = self.ranks.several_boards(&[IdScope::Board]).filter(|_| self.options.same_time.is_none()) else {
+    /// Returns an error if rows of several ranks, or of several boards or nodes that are mapped, have progress of their own, of which
+    /// one would count for all.
+    fn refuse_several_ranks(&mut self, recording: &mut Recording) -> Result<(), ImportError> {
+        let board_progress = std::mem::take(&mut self.board_progress);
+        if self.refuse_progress_of_ranks(recording)? || self.options.same_time.is_some() {
             return Ok(());
+        }
+        board_progress.compare().map_or(Ok(()), |relation| self.settle_board_progress(recording, relation))
+    }
+
+    /// Notes progress that boards or nodes have alike, and returns an error if each has its own.
+    fn settle_board_progress(&self, recording: &mut Recording, relation: ProgressRelation) -> Result<(), ImportError> {
+        let ids: Vec<String> =
+            [self.plan.node, self.plan.device].into_iter().flatten().map(|id| self.plan.column_name(id)).collect();
+        let column = ids.join("+");
+        let way = "write the rows of each into a file of its own and use --files-are nodes";
+        let OwnProgress { field, boards, values, line } = match relation {
+            ProgressRelation::OfJob => {
+                recording.add_note(format!(
+                    "{column}: all have the same progress, taken for that of the whole job; if each counts its own, {way}"
+                ));
+                return Ok(());
+            }
+            ProgressRelation::SameAdded(field) => {
+                let added = STEPS.iter().find(|(_, step)| *step == field).map_or(field.name(), |(name, _)| *name);
+                recording.add_note(format!(
+                    "{column}: rows of all add the same {added} at the same times: they are summed; if each row has those of the whole \
+                     job, keep them in the rows of one"
+                ));
+                return Ok(());
+            }
+            ProgressRelation::OfBoards(own) => own,
+        };
+        let [first, second] = values.map(|value| (value * 1000.0).round() / 1000.0);
+        let how = if field.nature() == MetricType::Gauge { "is" } else { "rises by" };
+        let problem = format!(
+            "rows of {} and {} have progress of their own ({} {how} {first} and {second}): they would count as one",
+            quote(&boards[0]),
+            quote(&boards[1]),
+            field.name()
+        );
+        let remedy = format!(
+            "keep the progress in the rows of one if it is that of the whole job, else {way}; to read all as one counter use --same-time \
+             mean"
+        );
+        Err(recording.error(self.file, line, problem, remedy).with_column(column))
+    }
+
+    /// Returns an error if rows of several ranks have totals of their own, of which the highest would count; notes ranks of which
+    /// each has the same, and returns whether it did.
+    fn refuse_progress_of_ranks(&self, recording: &mut Recording) -> Result<bool, ImportError> {
+        let Some(found) = self.ranks.several_boards(&[IdScope::Board]).filter(|_| self.options.same_time.is_none()) else {
+            return Ok(false);
         };
         let column = self.plan.column_name(found.column);
         let mut by_time: BTreeMap<EventTime, &RecordedReading> = BTreeMap::new();
@@ -1043,11 +1130,11 @@ impl<'o> FileReader<'o> {
                 "{column}: all ranks have the same figures, taken for those of the whole job; if each counts its own, {way}"
             );
             recording.add_note(note);
-            return Ok(());
+            return Ok(true);
         }
         ordered.sort_by_key(|reading| (reading.time, reading.line));
         if rise_throughout(&ordered) {
-            return Ok(());
+            return Ok(false);
         }
         // Rows of a rank that is the device have its power: all are needed.
         let (is_device, keep) = if self.plan.device == Some(found.column) {
@@ -1074,7 +1161,7 @@ impl<'o> FileReader<'o> {
         Err(recording.error(self.file, line, problem, remedy).with_column(self.plan.column_name(column)))
     }
 
-    fn finish(self, recording: &mut Recording, encoding: crate::encoding::Encoding) -> Result<(), ImportError> {
+    fn finish(mut self, recording: &mut Recording, encoding: crate::encoding::Encoding) -> Result<(), ImportError> {
         self.refuse_mixed_kinds(recording)?;
         self.refuse_several_boards(recording)?;
         self.refuse_several_ranks(recording)?;

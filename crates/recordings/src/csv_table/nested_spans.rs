@@ -1,6 +1,9 @@
 //! Rows whose time contains that of other rows, as the window of an epoch contains those of its steps. The amounts of the inner
 //! rows are subtracted from the outer one, or they would count twice.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use eadt_schemas::EventTime;
 
 use crate::sums::Certainty;
@@ -15,6 +18,9 @@ pub(super) struct RowSpan {
 
 /// Number of a run, by the texts of its rows.
 pub(super) type RunId = usize;
+
+/// Between the texts of several columns that name the run of a row.
+pub(super) const RUN_SEPARATOR: &str = "\u{1f}";
 
 /// The moment of a row that its column of times has, by the name of that column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,10 +39,12 @@ pub(super) struct SpanColumns {
     pub(super) other_end: Option<usize>,
     pub(super) duration: Option<usize>,
     pub(super) seconds_per_unit: f64,
+    /// The name of the column of durations has their unit.
+    pub(super) has_unit: bool,
 }
 
 const START_WORDS: [&str; 3] = ["begin", "start", "started"];
-const END_WORDS: [&str; 5] = ["end", "ended", "finish", "finished", "stop"];
+const END_WORDS: [&str; 7] = ["complete", "completed", "end", "ended", "finish", "finished", "stop"];
 const DURATION_WORDS: [&str; 2] = ["duration", "elapsed"];
 /// Words that may be beside those of a duration.
 const WORDS_BESIDE_DURATIONS: [&str; 12] =
@@ -59,10 +67,26 @@ const RUN_WORDS: [&str; 7] = ["experiment", "job", "project", "request", "run", 
 const WORDS_BESIDE_RUNS: [&str; 8] = ["id", "idx", "index", "name", "no", "num", "number", "uuid"];
 
 /// Returns whether a column has the run of each row, such as `run_id`, `trial` or `request_number`.
-pub(super) fn names_a_run(name: &str) -> bool {
+fn names_a_run(name: &str) -> bool {
     let words = lowercase_words(name);
     let is_known = |word: &String| [&RUN_WORDS[..], &WORDS_BESIDE_RUNS].iter().any(|list| list.contains(&word.as_str()));
     has_one(&words, &RUN_WORDS) && words.iter().all(is_known)
+}
+
+/// Columns of a table of trials as Optuna writes it, the first of which has the number of each trial.
+const COLUMNS_OF_TRIALS: [&str; 3] = ["number", "datetime_start", "datetime_complete"];
+
+/// Returns the columns that have the run of each row, by their names.
+pub(super) fn find_run_columns(names: &[String]) -> Vec<usize> {
+    let are_trials = COLUMNS_OF_TRIALS.iter().all(|wanted| names.iter().any(|name| name == wanted));
+    let is_run = |name: &String| names_a_run(name) || are_trials && name == COLUMNS_OF_TRIALS[0];
+    names.iter().enumerate().filter(|(_, name)| is_run(name)).map(|(index, _)| index).collect()
+}
+
+/// Returns whether a column has the run that contains the run of each row, such as `tags.mlflow.parentRunId`.
+pub(super) fn names_a_parent(name: &str) -> bool {
+    let words = lowercase_words(name);
+    has_one(&words, &["parent"]) && has_one(&words, &RUN_WORDS)
 }
 
 /// Returns whether a column has times, such as the end of a row.
@@ -97,9 +121,9 @@ impl SpanColumns {
         duration.or(other_end)?;
         let unit = duration.map(|index| &names[index]);
         let unit = unit.and_then(|name| bracketed_unit(name).or_else(|| worded_unit(name, Dimension::Duration)));
-        let seconds_per_unit =
-            unit.filter(|unit| unit.dimension == Dimension::Duration).map_or(1.0, |unit| unit.to_base_unit(1.0));
-        Some(Self { moment, other_end, duration, seconds_per_unit })
+        let unit = unit.filter(|unit| unit.dimension == Dimension::Duration);
+        let seconds_per_unit = unit.map_or(1.0, |unit| unit.to_base_unit(1.0));
+        Some(Self { moment, other_end, duration, seconds_per_unit, has_unit: unit.is_some() })
     }
 
     /// Returns the span of a row with this time that took so many seconds. A time whose name states nothing is taken for the end.
@@ -178,7 +202,7 @@ const LONGEST_SILENCE_MICROS: i64 = 6 * 3_600_000_000;
 
 /// Returns the times at which the counter of some rows has a point: their starts and ends, and some between if these are far
 /// apart and a row covers that time.
-fn counter_times(rows: &[(RowSpan, f64)]) -> Vec<EventTime> {
+pub(super) fn counter_times(rows: &[(RowSpan, f64)]) -> Vec<EventTime> {
     let mut ends: Vec<EventTime> = rows.iter().flat_map(|(span, _)| [span.start, span.end]).collect();
     ends.sort_unstable();
     ends.dedup();
@@ -199,28 +223,118 @@ fn counter_times(rows: &[(RowSpan, f64)]) -> Vec<EventTime> {
 
 /// Returns the points of a counter to which each row adds evenly over its span, in order of time. It never falls.
 pub(super) fn counter_points(rows: &[(RowSpan, f64)]) -> Vec<(EventTime, f64)> {
-    let mut order: Vec<usize> = (0..rows.len()).collect();
-    order.sort_by_key(|row| rows[*row].0.start);
-    let (mut waiting, mut open, mut counted) = (order.into_iter().peekable(), Vec::<usize>::new(), 0.0);
-    let mut total = 0.0_f64;
-    let mut points = Vec::new();
-    for time in counter_times(rows) {
-        open.extend(std::iter::from_fn(|| waiting.next_if(|row| rows[*row].0.start < time)));
-        open.retain(|row| {
-            let (span, value) = rows[*row];
-            let is_over = span.end <= time;
-            counted += if is_over { value } else { 0.0 };
-            !is_over
-        });
-        let part = |row: &usize| {
-            let (RowSpan { start, end }, value) = rows[*row];
-            value * (time.seconds_since(start) / end.seconds_since(start))
-        };
+    let times = counter_times(rows);
+    let totals = counter_totals(rows, &times);
+    times.into_iter().zip(totals).collect()
+}
+
+/// Returns what a counter of some rows has at these times, in order, the starts and ends of all rows among them. It never falls.
+pub(super) fn counter_totals(rows: &[(RowSpan, f64)], times: &[EventTime]) -> Vec<f64> {
+    let mut ordered = rows.to_vec();
+    ordered.sort_by_key(|(span, _)| span.start);
+    let mut waiting = ordered.into_iter().enumerate().peekable();
+    let (mut open, mut counted, mut total) = (OpenRows::default(), 0.0, 0.0_f64);
+    let mut totals = Vec::with_capacity(times.len());
+    for time in times {
+        while let Some((place, row)) = waiting.next_if(|(_, (span, _))| span.start < *time) {
+            open.add(place, row);
+        }
+        open.close(*time, &mut counted);
         // Parts of rows that overlap are rounded.
-        total = total.max(counted + open.iter().map(part).sum::<f64>());
-        points.push((time, total));
+        total = total.max(counted + open.part(*time));
+        totals.push(total);
     }
-    points
+    totals
+}
+
+/// So many open rows have their parts added up at each point, which rounds least. Those of more rows are kept from point to point, so that
+/// many rows of one time take no longer.
+const MOST_ROWS_ADDED_UP: usize = 32;
+
+/// A sum of numbers whose rounding is kept, so that those that are subtracted again leave next to nothing.
+#[derive(Debug, Default, Clone, Copy)]
+struct CompensatedSum {
+    sum: f64,
+    rounding: f64,
+}
+
+impl CompensatedSum {
+    fn add(&mut self, value: f64) {
+        let sum = self.sum + value;
+        let (large, small) = if self.sum.abs() >= value.abs() { (self.sum, value) } else { (value, self.sum) };
+        self.rounding += (large - sum) + small;
+        self.sum = sum;
+    }
+
+    fn value(self) -> f64 {
+        self.sum + self.rounding
+    }
+}
+
+/// The rows of a counter that have begun and have not ended.
+#[derive(Debug, Default)]
+struct OpenRows {
+    /// The ends of rows and their places in the order of their starts, the first end first.
+    ends: BinaryHeap<Reverse<(EventTime, usize)>>,
+    /// Rows that have begun, by place, with those that have ended.
+    rows: Vec<(RowSpan, f64)>,
+    /// What open rows add in a second, all together, and what they have added up to `time`.
+    rate: CompensatedSum,
+    added: CompensatedSum,
+    time: Option<EventTime>,
+}
+
+impl OpenRows {
+    /// Adds a row; each has the next place.
+    fn add(&mut self, place: usize, (span, value): (RowSpan, f64)) {
+        self.advance(span.start);
+        self.rows.push((span, value));
+        self.ends.push(Reverse((span.end, place)));
+        match rate_of((span, value)) {
+            Some(rate) => self.rate.add(rate),
+            None => self.added.add(value),
+        }
+    }
+
+    /// Takes out the rows that have ended by a time, and counts what they added.
+    fn close(&mut self, time: EventTime, counted: &mut f64) {
+        while let Some(Reverse((end, place))) = self.ends.peek().copied().filter(|Reverse((end, _))| *end <= time) {
+            self.ends.pop();
+            self.advance(end);
+            let Some(row) = self.rows.get(place).copied() else { continue };
+            *counted += row.1;
+            self.rate.add(-rate_of(row).unwrap_or(0.0));
+            self.added.add(-row.1);
+        }
+        if self.ends.is_empty() {
+            (self.rate, self.added, self.time) = (CompensatedSum::default(), CompensatedSum::default(), None);
+        }
+    }
+
+    /// Returns what open rows have added up to a time, which is no earlier than those before.
+    fn part(&mut self, time: EventTime) -> f64 {
+        if self.ends.len() > MOST_ROWS_ADDED_UP {
+            self.advance(time);
+            return self.added.value().max(0.0);
+        }
+        let mut places: Vec<usize> = self.ends.iter().map(|Reverse((_, place))| *place).collect();
+        places.sort_unstable();
+        let part = |(span, value): &(RowSpan, f64)| value * (time.seconds_since(span.start) / span.end.seconds_since(span.start));
+        places.iter().filter_map(|place| self.rows.get(*place)).map(part).sum()
+    }
+
+    /// Adds what open rows add up to a time.
+    fn advance(&mut self, time: EventTime) {
+        if let Some(before) = self.time.replace(time) {
+            self.added.add(self.rate.value() * time.seconds_since(before));
+        }
+    }
+}
+
+/// Returns what a row adds in a second; `None` if it ends where it begins, and adds all at once.
+fn rate_of((span, value): (RowSpan, f64)) -> Option<f64> {
+    let seconds = span.end.seconds_since(span.start);
+    (seconds > 0.0).then(|| value / seconds)
 }
 
 /// Time by which the span of an inner row may exceed the outer one, in microseconds: starts and durations are rounded.
@@ -232,13 +346,13 @@ const NESTED_ROWS: usize = 2;
 /// Number of rows within another one that has no less than they together, of which readings of a running total have more.
 const INNER_OF_AMOUNTS: usize = 3;
 
-/// Returns how many rows each row has directly within, and what these have together; `None` if some overlap in part only.
-fn sums_within(rows: &[(RowSpan, f64)]) -> Option<Vec<(usize, f64)>> {
+/// Returns the row that each row is directly within, if there is one; `None` if some overlap in part only.
+pub(super) fn find_outer_rows(rows: &[(RowSpan, f64)]) -> Option<Vec<Option<usize>>> {
     let mut order: Vec<usize> = (0..rows.len()).collect();
-    order.sort_by_key(|row| (rows[*row].0.start, std::cmp::Reverse(rows[*row].0.end)));
+    order.sort_by_key(|row| (rows[*row].0.start, Reverse(rows[*row].0.end)));
     let end = |row: usize| rows[row].0.end.micros();
     let length = |row: usize| end(row) - rows[row].0.start.micros();
-    let mut inner: Vec<(usize, f64)> = vec![(0, 0.0); rows.len()];
+    let mut outer_rows: Vec<Option<usize>> = vec![None; rows.len()];
     let mut open: Vec<usize> = Vec::new();
     for row in order {
         while open.last().is_some_and(|outer| end(*outer) <= rows[row].0.start.micros() + TOLERANCE_MICROS) {
@@ -250,12 +364,40 @@ fn sums_within(rows: &[(RowSpan, f64)]) -> Option<Vec<(usize, f64)>> {
             if !is_within {
                 return None;
             }
-            inner[outer].0 += 1;
-            inner[outer].1 += rows[row].1;
+            outer_rows[row] = Some(outer);
         }
         open.push(row);
     }
+    Some(outer_rows)
+}
+
+/// Returns how many rows each row has directly within, and what these have together; `None` if some overlap in part only.
+fn sums_within(rows: &[(RowSpan, f64)]) -> Option<Vec<(usize, f64)>> {
+    let mut inner: Vec<(usize, f64)> = vec![(0, 0.0); rows.len()];
+    for (row, outer) in find_outer_rows(rows)?.into_iter().enumerate() {
+        let Some(outer) = outer else { continue };
+        inner[outer].0 += 1;
+        inner[outer].1 += rows[row].1;
+    }
     Some(inner)
+}
+
+/// Largest difference of what a row has from the sum of the rows within, relative to it, if it is that sum.
+const SUM_RATIO: f64 = 0.03;
+
+/// Returns whether several rows have several others within, and each of them has the sum of these. Runs of two boards that work at one
+/// time seldom begin and end together, so one such row may be chance.
+pub(super) fn have_sums_of_inner(rows: &[(RowSpan, f64)]) -> bool {
+    let inner = sums_within(rows).unwrap_or_default();
+    let outer: Vec<(f64, usize, f64)> = rows
+        .iter()
+        .zip(inner)
+        .filter(|(_, (count, _))| *count > 0)
+        .map(|((_, value), (count, within))| (*value, count, within))
+        .collect();
+    let is_sum =
+        |(value, count, within): &(f64, usize, f64)| *count >= NESTED_ROWS && (value - within).abs() <= SUM_RATIO * within;
+    outer.len() >= NESTED_ROWS && outer.iter().all(is_sum)
 }
 
 /// Returns whether no row has less than the rows within it.
@@ -469,6 +611,24 @@ mod tests {
     }
 
     #[test]
+    fn rows_that_have_the_sum_of_those_within_are_several() {
+        let parent = |start: f64, ratio: f64, count: u32| {
+            let inner =
+                (0..count).map(move |at| row(start + 1.0 + 60.0 * f64::from(at), start + 58.0 + 60.0 * f64::from(at), 18e3));
+            inner.chain([row(start, start + 60.0 * f64::from(count), ratio * 18e3 * f64::from(count))]).collect::<Vec<_>>()
+        };
+        for (what, rows, are_sums) in [
+            ("two parents", [parent(0.0, 1.0, 2), parent(500.0, 1.01, 3)].concat(), true),
+            ("one", parent(0.0, 1.0, 5), false),
+            ("a child each", [parent(0.0, 1.0, 1), parent(500.0, 1.0, 1)].concat(), false),
+            ("with more of their own", [parent(0.0, 1.0, 2), parent(500.0, 1.3, 3)].concat(), false),
+            ("in part", [parent(0.0, 1.0, 2), parent(500.0, 1.0, 2), vec![row(90.0, 200.0, 9e3)]].concat(), false),
+        ] {
+            assert_eq!(have_sums_of_inner(&rows), are_sums, "{what}");
+        }
+    }
+
+    #[test]
     fn an_overlap_in_part_is_distinguished_from_rounding() {
         let windows = |count: u32, every: f64, seconds: f64, watts: fn(u32) -> f64| {
             let window = |at: u32| {
@@ -566,6 +726,24 @@ mod tests {
     }
 
     #[test]
+    fn many_rows_of_one_time_add_up_as_few_do() {
+        let rows: Vec<_> =
+            (1..=100_u32).map(|at| row(0.0, f64::from(at), f64::from(10 + at % 7))).chain([row(50.0, 50.0, 3.0)]).collect();
+        let begin = EventTime::from_seconds(1.7e9);
+        let points = counter_points(&rows);
+        for (time, total) in &points {
+            let second = time.seconds_since(begin);
+            let part = |at: u32| f64::from(10 + at % 7) * (second / f64::from(at)).min(1.0);
+            let expected = (1..=100).map(part).sum::<f64>() + if second > 50.0 { 3.0 } else { 0.0 };
+            // What a row without a length adds counts at the next point.
+            assert!((total - expected).abs() < 1e-6, "{second}: {total} instead of {expected}");
+        }
+        assert_eq!((points.len(), points.is_sorted_by(|a, b| a.1 <= b.1)), (101, true));
+        let whole = rows.iter().map(|(_, value)| value).sum::<f64>();
+        assert!(points.last().is_some_and(|(_, total)| (total - whole).abs() < 1e-9), "{points:?}");
+    }
+
+    #[test]
     fn columns_of_spans_are_known_by_their_names() {
         let find = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
@@ -596,5 +774,11 @@ mod tests {
         ] {
             assert_eq!(names_a_run(name), is_run, "{name}");
         }
+        let runs = |names: &[&str]| find_run_columns(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        assert_eq!(runs(&["number", "value", "datetime_start", "datetime_complete"]), [0], "trials of Optuna");
+        assert_eq!(runs(&["number", "start_time", "run_id"]), [2]);
+        assert_eq!(find(&["datetime_complete", "datetime_start"]), Some((RowMoment::End, Some(1), None, 1.0)));
+        let parents = ["tags.mlflow.parentRunId", "parent_job", "parent", "run_id"].map(names_a_parent);
+        assert_eq!(parents, [true, true, false, false]);
     }
 }

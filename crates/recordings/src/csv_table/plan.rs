@@ -9,14 +9,17 @@ use crate::checks::is_power;
 use crate::clock::{TimeParser, is_time_of_day};
 use crate::csv_table::board_names::{describe_zone, find_part_and_whole, find_rail_and_board};
 use crate::csv_table::counter_columns::{TickColumn, find_range_column, find_tick_column, is_tick};
-use crate::csv_table::nested_spans::{RowMoment, SpanColumns, names_a_run, names_a_time, names_a_window};
+use crate::csv_table::nested_spans::{
+    RUN_SEPARATOR, RowMoment, SpanColumns, find_run_columns, names_a_parent, names_a_time, names_a_window,
+};
+use crate::csv_table::steps::LengthColumn;
 use crate::csv_table::time_columns::{TimeColumnProbe, TimeParts};
 use crate::csv_table::{
-    STEPS, TIME_NAMES, find_misnamed_boards, find_mixed_reading, has_word, may_count_ticks, names_a_sum, names_another_reading,
-    names_limit, names_other_power, names_power, names_power_at_a_limit,
+    STEPS, SUMMED_PROGRESS, TIME_NAMES, find_misnamed_boards, find_mixed_reading, has_word, may_count_ticks, names_a_sum,
+    names_another_reading, names_limit, names_other_power, names_power, names_power_at_a_limit,
 };
 use crate::error::quote;
-use crate::identity::{IdColumns, names_boards};
+use crate::identity::{IdColumns, names_a_rank, names_boards};
 use crate::names::shell_quote;
 use crate::options::AcceptedFinding;
 use crate::quantity::{QuantityCell, is_quantity, parse_quantity};
@@ -103,10 +106,14 @@ pub(super) struct TableMapping {
     absence_flag: Option<usize>,
     /// The column that has the end of an energy counter's range.
     counter_range: Option<usize>,
-    /// The columns of the start or the end of each row, and of how long it took, if rows have energy that depends on them.
+    /// The columns of the start or the end of each row, and of how long it took, if rows have figures that depend on them.
     pub(super) spans: Option<SpanColumns>,
     /// The columns that have the run of each row by their names, if rows have spans.
     run_columns: Vec<usize>,
+    /// The column that has the run that contains that of each row.
+    parent_column: Option<usize>,
+    /// The columns that have the rank of each row by their names.
+    ranks: Vec<usize>,
     /// A row may contain others: no column that is not mapped distinguishes boards, whose rows may contain each other.
     pub(super) may_nest: bool,
     /// Columns with the unit of each row, recognised by their cells and not by their names.
@@ -158,18 +165,20 @@ impl TableMapping {
         let mut plan = planner.plan;
         plan.absence_flag = plan.names.iter().position(|name| names_absence_flag(name));
         plan.spans = plan.find_spans();
-        plan.run_columns = plan.find_run_columns();
+        plan.run_columns = if plan.spans.is_some() { find_run_columns(&plan.names) } else { Vec::new() };
+        plan.parent_column = plan.names.iter().position(|name| names_a_parent(name));
+        let ranks = plan.names.iter().enumerate().filter(|(_, name)| names_a_rank(name));
+        plan.ranks = ranks.map(|(index, _)| index).collect();
         plan.may_nest = !plan.has_unmapped_boards();
         Ok(plan)
     }
 
-    /// Returns the columns of the time of each row, if rows add energy, or have a total of it that may be counted since the start of a
-    /// job, as their durations are.
+    /// Returns the columns of the time of each row, if rows add energy or progress, or have a total of energy that may be counted since
+    /// the start of a job, as their durations are.
     fn find_spans(&self) -> Option<SpanColumns> {
-        let mut of_energy = self.figures.iter().filter(|figure| figure.field == ReadingField::EnergyJoulesTotal).peekable();
-        let has_energy = of_energy.peek().is_some();
-        let adds_energy = of_energy.any(|figure| figure.adds);
-        let is_used = |spans: &SpanColumns| adds_energy || has_energy && spans.moment == RowMoment::Unnamed;
+        let has_energy = self.figures.iter().any(|figure| figure.field == ReadingField::EnergyJoulesTotal);
+        let adds = self.figures.iter().any(|figure| figure.adds);
+        let is_used = |spans: &SpanColumns| adds || has_energy && spans.moment == RowMoment::Unnamed;
         SpanColumns::find(&self.names, self.time?).filter(is_used)
     }
 
@@ -296,7 +305,8 @@ impl TableMapping {
         uses.extend(self.counter_range.map(|index| (index, "end of the counter's range".to_owned(), None)));
         let has_flagged = self.number_columns().any(|column| self.column_name(column.index).eq_ignore_ascii_case(FLAGGED_COLUMN));
         uses.extend(self.absence_flag.filter(|_| has_flagged).map(|index| (index, "rows without a value".to_owned(), None)));
-        let used = |index: usize| uses.iter().any(|(other, ..)| *other == index);
+        let is_of_span = |index: usize| self.spans.is_some_and(|it| [it.other_end, it.duration].contains(&Some(index)));
+        let used = |index: usize| uses.iter().any(|(other, ..)| *other == index) || is_of_span(index);
         let left_out = (0..self.names.len()).filter(|index| !used(*index)).map(|index| self.column_name(index)).collect();
         uses.sort_by_key(|(index, ..)| *index);
         let uses = uses.into_iter().map(|(index, field, unit)| ColumnUse { column: self.column_name(index), field, unit });
@@ -608,14 +618,25 @@ impl TableMapping {
     pub(super) fn run_texts(&self, cells: &RowCells) -> String {
         let runs = self.run_columns.iter().filter(|index| !self.is_mapped_column(**index));
         let texts: Vec<&str> = runs.map(|index| cells.get(*index).unwrap_or_default()).collect();
-        if texts.iter().all(|text| text.is_empty()) { String::new() } else { texts.join("\u{1f}") }
+        if texts.iter().all(|text| text.is_empty()) { String::new() } else { texts.join(RUN_SEPARATOR) }
     }
 
-    /// Returns the columns that have the run of each row by their names; none if rows have no spans.
-    fn find_run_columns(&self) -> Vec<usize> {
-        let has_spans = self.spans.is_some();
-        let runs = self.names.iter().enumerate().filter(|(_, name)| has_spans && names_a_run(name));
-        runs.map(|(index, _)| index).collect()
+    /// Returns the texts of a row that name its node, its device or its rank; empty if it has none.
+    pub(super) fn board_texts(&self, cells: &RowCells) -> String {
+        let columns = self.node.iter().chain(&self.device).chain(&self.ranks);
+        let texts: Vec<&str> = columns.filter_map(|index| cells.get(*index)).collect();
+        if texts.iter().all(|text| text.is_empty()) { String::new() } else { texts.join(RUN_SEPARATOR) }
+    }
+
+    /// Returns the column that has how long rows took, or their other end.
+    pub(super) fn length_column(&self, spans: SpanColumns) -> LengthColumn {
+        let name = spans.other_end.or(spans.duration).map_or(String::new(), |index| self.column_name(index));
+        LengthColumn { name, has_unit: spans.has_unit || spans.other_end.is_some() }
+    }
+
+    /// Returns the run that contains that of a row; empty if it has none.
+    pub(super) fn parent_text<'c>(&self, cells: &'c RowCells) -> &'c str {
+        self.parent_column.and_then(|index| cells.get(index)).unwrap_or_default()
     }
 
     /// Returns whether a column has times, boards, nodes, or figures or their units.
@@ -720,6 +741,11 @@ fn step_name(figure: &FieldSource) -> Option<&'static str> {
     STEPS.iter().find(|(_, field)| figure.adds && *field == figure.field).map(|(name, _)| *name)
 }
 
+/// Returns whether the figures of several ranks add up to that of their job.
+fn is_summed(field: &str) -> bool {
+    ReadingField::from_name(field).is_some_and(|field| SUMMED_PROGRESS.contains(&field))
+}
+
 struct MappingBuilder<'p> {
     recording: &'p mut Recording,
     file: FileId,
@@ -768,7 +794,11 @@ impl MappingBuilder<'_> {
         let Some(field) = step.or_else(|| ReadingField::from_name(&map.field)) else {
             unreachable!("FieldMap accepts known names only")
         };
-        for resolved in self.resolve(map)? {
+        let resolved = self.resolve(map)?;
+        if field.is_progress() && step.is_none() && resolved.len() > 1 {
+            return Err(self.several_figures_of_job(map, &resolved));
+        }
+        for resolved in resolved {
             let mut columns = Vec::with_capacity(resolved.columns.len());
             for column in resolved.columns {
                 let unit = self.unit(field, column)?;
@@ -782,6 +812,23 @@ impl MappingBuilder<'_> {
             self.add_figure(map, FieldSource { field, adds: step.is_some(), board, take: ValueExpression::Columns(columns) })?;
         }
         Ok(())
+    }
+
+    /// Returns the error of a pattern that takes several columns for one figure of the job: the last of them would count.
+    fn several_figures_of_job(&self, map: &FieldMap, resolved: &[ResolvedColumns]) -> ImportError {
+        let columns = resolved.iter().flat_map(|resolved| &resolved.columns);
+        let names: Vec<String> = columns.map(|column| self.plan.column_name(column.index)).collect();
+        let field = &map.field;
+        let given = |column: &str| format!("--map {}", shell_quote(&format!("{field}={column}")));
+        let quoted: Vec<String> = names.iter().map(|name| quote(name)).collect();
+        let problem = format!("{field} is one figure of the job, and {} takes {}", given(&map.column), quoted.join(", "));
+        let first = names.first().map_or("", String::as_str);
+        let remedy = if is_summed(field) {
+            format!("map their sum: {}; if each is of the whole job, map one of them: {}", given(&names.join("+")), given(first))
+        } else {
+            format!("map one of them: {}", given(first))
+        };
+        self.error(problem, remedy)
     }
 
     /// Returns the column that has the energy of each tick, if an energy counter counts ticks; an error if another column has the
@@ -841,7 +888,9 @@ impl MappingBuilder<'_> {
 
     fn add_figure(&mut self, map: &FieldMap, figure: FieldSource) -> Result<(), ImportError> {
         let name = figure.field.name();
-        let same = |other: &&FieldSource| other.field == figure.field && other.board == figure.board;
+        // A figure of the job has no board; what rows add is summed over boards.
+        let is_of_job = |other: &FieldSource| figure.field.is_progress() && !(figure.adds && other.adds);
+        let same = |other: &&FieldSource| other.field == figure.field && (other.board == figure.board || is_of_job(other));
         if let Some(other) = self.plan.figures.iter().find(same) {
             if other.adds != figure.adds {
                 return Err(

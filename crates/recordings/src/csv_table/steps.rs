@@ -4,15 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use eadt_schemas::EventTime;
 use eadt_schemas::counts::counted;
-use eadt_schemas::v1::JobLifecycle;
+use eadt_schemas::v1::{JobLifecycle, Meter};
 
 use super::STEPS;
 use super::nested_spans::{
-    PartialOverlap, RowSpan, RunId, are_amounts, choose_moments, clip_overlaps, counter_points, covered_stretches, find_nesting,
-    find_overlap, find_partial_overlap, follow_each_other, have_inner, jobs_since_start, may_contain_inner, take_off_inner,
+    PartialOverlap, RUN_SEPARATOR, RowSpan, RunId, are_amounts, choose_moments, clip_overlaps, counter_points, counter_times,
+    counter_totals, covered_stretches, find_nesting, find_outer_rows, find_overlap, find_partial_overlap, follow_each_other,
+    have_inner, have_sums_of_inner, jobs_since_start, may_contain_inner, take_off_inner,
 };
 use crate::boards;
-use crate::checks::{LEAST_WATTS, value};
+use crate::checks::{is_power, value};
+use crate::median::upper_median;
 use crate::options::{AcceptedFinding, FileSetKind};
 use crate::recording::{FileId, ProgressMark, RecordedReading, Recording, RecordingSource, SourceId, SourceKind};
 use crate::sums::{Certainty, SUM_OF_ROWS, find_sums};
@@ -24,6 +26,16 @@ use crate::{ImportError, ImportOptions, ReadingField};
 type RowSpans = BTreeMap<(FileId, u64), RowSpan>;
 /// The runs of rows, by file and line. Rows without texts that name their run are absent.
 type RowRuns = BTreeMap<(FileId, u64), RunId>;
+/// The boards, nodes or ranks of rows that add progress, by file and line, as numbers of their texts. Rows that name none are absent.
+type RowBoards = BTreeMap<(FileId, u64), usize>;
+
+/// The column that has how long the rows of a file took, or their other end.
+#[derive(Debug)]
+pub(super) struct LengthColumn {
+    pub(super) name: String,
+    /// It has times, or its name has the unit of its durations.
+    pub(super) has_unit: bool,
+}
 
 /// A row that adds to counters.
 struct CounterIncrement {
@@ -45,6 +57,13 @@ pub(super) struct CounterIncrements {
     runs: RowRuns,
     /// The runs by the texts that name them.
     run_ids: BTreeMap<String, RunId>,
+    /// The texts that name the run that contains that of a row, where it has one.
+    parents: BTreeMap<(FileId, u64), String>,
+    /// The columns that have how long the rows of files took.
+    lengths: BTreeMap<FileId, LengthColumn>,
+    /// The boards of rows that add progress, and their numbers by their texts.
+    boards: RowBoards,
+    board_ids: BTreeMap<String, usize>,
     /// Fields of which each row of a file is one.
     counted_rows: BTreeSet<(FileId, ReadingField)>,
     /// The texts of all these rows that may distinguish boards, users or jobs; `None` if they differ.
@@ -77,14 +96,60 @@ impl CounterIncrements {
         self.unnamed_spans.insert((file, line), span);
     }
 
-    /// Notes the text that names the run of a row, if it has one.
-    pub(super) fn note_run(&mut self, file: FileId, line: u64, run: String) {
+    /// Notes the texts that name the run of a row, and the run that contains it, if it has one.
+    pub(super) fn note_run(&mut self, file: FileId, line: u64, run: String, parent: &str) {
         if run.is_empty() {
             return;
+        }
+        if !parent.is_empty() {
+            self.parents.insert((file, line), parent.to_owned());
         }
         let next = self.run_ids.len();
         let id = *self.run_ids.entry(run).or_insert(next);
         self.runs.insert((file, line), id);
+    }
+
+    /// Notes the column that has how long the rows of a file took.
+    pub(super) fn note_length_column(&mut self, file: FileId, column: impl FnOnce() -> LengthColumn) {
+        self.lengths.entry(file).or_insert_with(column);
+    }
+
+    /// Notes the texts that name the board, node or rank of a row that adds progress.
+    pub(super) fn note_board(&mut self, file: FileId, line: u64, board: String) {
+        if board.is_empty() {
+            return;
+        }
+        let next = self.board_ids.len();
+        let id = *self.board_ids.entry(board).or_insert(next);
+        self.boards.insert((file, line), id);
+    }
+
+    /// Leaves durations without a unit out that, in seconds, would have more rows at one time than is likely. Energy is used in the time
+    /// of its row all the same.
+    fn leave_unlikely_lengths_out(&mut self, recording: &mut Recording) {
+        if recording.columns.contains_key(&ReadingField::EnergyJoulesTotal) {
+            return;
+        }
+        let mut files: BTreeMap<FileId, Vec<(EventTime, f64)>> = BTreeMap::new();
+        for step in self.by_source.values().flatten() {
+            let place = (step.file, step.line);
+            let span = self.spans.get(&place).or_else(|| self.unnamed_spans.get(&place));
+            let has_no_unit = self.lengths.get(&step.file).is_some_and(|column| !column.has_unit);
+            if let Some(span) = span.filter(|_| has_no_unit) {
+                files.entry(step.file).or_default().push((step.time, span.end.seconds_since(span.start)));
+            }
+        }
+        files.retain(|_, rows| are_too_many_at_once(rows));
+        self.spans.retain(|(file, _), _| !files.contains_key(file));
+        self.unnamed_spans.retain(|(file, _), _| !files.contains_key(file));
+        let lengths = files.values().flatten().map(|(_, seconds)| *seconds);
+        let usual = upper_median(lengths).unwrap_or(0.0);
+        let Some(column) = files.keys().next().and_then(|file| self.lengths.get(file)) else { return };
+        let name = &column.name;
+        recording.add_note(format!(
+            "{name}: in seconds, rows take {usual:.0} s, and more than {MOST_ROWS_AT_ONCE:.0} of them are of one time: it is not used, and \
+             what a row counts is taken to be done since the row before it; name the unit in the header, for example {name}_ms"
+        ));
     }
 
     /// Notes that each row of a file is one of a field, `*`.
@@ -92,9 +157,26 @@ impl CounterIncrements {
         self.counted_rows.insert((file, field));
     }
 
+    /// Returns whether rows of a file, each of another run, have others within: they are named as their parents, or have their sums.
+    fn has_nested_runs(&self, of_file: &[CounterIncrement]) -> bool {
+        let field = ReadingField::EnergyJoulesTotal;
+        let Some(rows) = rows_with_spans(of_file, field, &self.spans) else { return false };
+        let Some(outer_rows) = find_outer_rows(&rows) else { return false };
+        let texts: BTreeMap<RunId, &str> = self.run_ids.iter().map(|(text, run)| (*run, text.as_str())).collect();
+        let with_energy = of_file.iter().filter(|step| amount(step, field).is_some());
+        let places: Vec<(FileId, u64)> = with_energy.map(|step| (step.file, step.line)).collect();
+        let is_child = |(row, outer): (usize, usize)| {
+            let run = self.runs.get(&places[outer]).and_then(|run| texts.get(run));
+            let parent = self.parents.get(&places[row]);
+            run.zip(parent).is_some_and(|(run, parent)| run.split(RUN_SEPARATOR).any(|text| text == parent))
+        };
+        let mut inner = outer_rows.into_iter().enumerate().filter_map(|(row, outer)| Some((row, outer?)));
+        have_sums_of_inner(&rows) || inner.all(is_child)
+    }
+
     /// Returns the files whose rows contain others in all their sums; adds notes on those in which they may.
     fn nested_files(&self, recording: &mut Recording, of_runs: &BTreeSet<FileId>) -> BTreeSet<FileId> {
-        let (mut nested, mut unsure): (BTreeSet<FileId>, BTreeSet<FileId>) = Default::default();
+        let (mut nested, mut unsure, mut runs_apart): (BTreeSet<FileId>, BTreeSet<FileId>, BTreeSet<FileId>) = Default::default();
         let of_files = self.by_source.iter().flat_map(|(source, steps)| {
             let of_one_board = is_one_board(recording, *source);
             steps.chunk_by(|a, b| a.file == b.file).map(move |of_file| (of_one_board, of_file))
@@ -111,16 +193,21 @@ impl CounterIncrements {
                 let rows = rows_with_spans(of_file, field, &self.spans);
                 let of_energy = rows.as_ref().filter(|_| field == ReadingField::EnergyJoulesTotal);
                 let nesting = of_energy.and_then(|rows| find_nesting(rows, of_one_board));
+                let are_nested_runs = nesting.is_some() && of_runs.contains(&file) && self.has_nested_runs(of_file);
                 if nesting.is_some() {
                     nested.insert(file);
+                    runs_apart.extend((!are_nested_runs).then_some(file));
                 }
-                if nesting == Some(Certainty::Possible) || nesting.is_none() && rows.is_none_or(|rows| !may_contain_inner(&rows))
-                {
-                    unsure.insert(file);
-                }
+                let is_unsure = match nesting {
+                    Some(certainty) => certainty == Certainty::Possible && !are_nested_runs,
+                    None => rows.is_none_or(|rows| !may_contain_inner(&rows)),
+                };
+                unsure.extend(is_unsure.then_some(file));
             }
         }
-        let may_differ = |file: &FileId| of_runs.contains(file) || self.texts.get(file).is_none_or(Option::is_none);
+        let may_differ = |file: &FileId| {
+            if of_runs.contains(file) { runs_apart.contains(file) } else { self.texts.get(file).is_none_or(Option::is_none) }
+        };
         unsure.extend(nested.iter().copied().filter(may_differ));
         for file in nested.intersection(&unsure) {
             recording.add_note(format!(
@@ -161,15 +248,18 @@ impl CounterIncrements {
     }
 
     /// Turns what rows add into counters, and has totals of energy begin at the start of their jobs.
-    pub(super) fn finish(self, recording: &mut Recording, options: &ImportOptions) -> Result<(), ImportError> {
+    pub(super) fn finish(mut self, recording: &mut Recording, options: &ImportOptions) -> Result<(), ImportError> {
+        self.leave_unlikely_lengths_out(recording);
         begin_totals_at_start(recording, &self.unnamed_spans, &self.runs, options)?;
+        note_little_totals(recording);
         let counts_nested = options.accept.contains(&AcceptedFinding::NestedRows);
         let [of_runs, unnamed_of_runs] = [&self.spans, &self.unnamed_spans].map(|spans| files_of_runs(&self.runs, spans));
         let nested = if counts_nested { BTreeSet::new() } else { self.nested_files(recording, &of_runs) };
-        let Self { by_source, spans, unnamed_spans, runs, run_ids: _, counted_rows, texts } = self;
+        let Self { by_source, spans, unnamed_spans, runs, lengths, boards, counted_rows, texts, .. } = self;
         let times = RowTimes { named: (&spans, &of_runs), unnamed: (&unnamed_spans, &unnamed_of_runs), runs: &runs };
         let of_one_text = texts.into_iter().filter_map(|(file, text)| text.map(|_| file));
         let alike: BTreeSet<FileId> = of_one_text.filter(|file| !of_runs.contains(file)).collect();
+        let runs_apart: BTreeSet<FileId> = of_runs.difference(&nested).copied().collect();
         let mut unnamed = 0_usize;
         let mut of_energy = RowSpans::new();
         // Devices first: the counts of a row have the time of its energy.
@@ -195,7 +285,7 @@ impl CounterIncrements {
                 steps.sort_by_key(|step| step.time);
                 let mut own = own_spans(&steps, &spans, &unnamed_spans);
                 if !counts_nested {
-                    settle_overlaps(recording, (&mut steps, &mut own), (&alike, &of_runs), of_one_board)?;
+                    settle_overlaps(recording, (&mut steps, &mut own), (&alike, &runs_apart), of_one_board)?;
                     note_overlaps_of_runs(recording, &steps, &own, times);
                 }
                 let spread = spread_energy(recording, source, &steps, &own)?;
@@ -205,7 +295,10 @@ impl CounterIncrements {
                 }
             } else {
                 count_at_ends(&mut steps, &spans);
-                push_counters(recording, source, steps, &of_energy);
+                let own = own_spans(&steps, &spans, &unnamed_spans);
+                note_own_times(recording, (&steps, &own), (&of_energy, &unnamed_spans), &lengths);
+                let times = ProgressTimes::new((&steps, &own), &of_energy, &counted_rows, &boards);
+                push_counters(recording, source, steps, &times);
             }
             // Counters are made behind the other readings of their rows. The order of the rows was checked above.
             recording.sources[source].readings.sort_by_key(|reading| (reading.file, reading.time));
@@ -213,6 +306,65 @@ impl CounterIncrements {
         note_unnamed_boards(recording, unnamed);
         Ok(())
     }
+}
+
+/// More rows of one time, on average, are less likely than durations in another unit.
+const MOST_ROWS_AT_ONCE: f64 = 100.0;
+
+/// Returns whether rows of these times and lengths in seconds are too many at one time.
+fn are_too_many_at_once(rows: &[(EventTime, f64)]) -> bool {
+    let times = || rows.iter().map(|(time, _)| *time);
+    let seconds = times().min().zip(times().max()).map_or(0.0, |(first, last)| last.seconds_since(first));
+    let lengths = || rows.iter().map(|(_, seconds)| *seconds);
+    lengths().sum::<f64>() > MOST_ROWS_AT_ONCE * lengths().fold(seconds, f64::max)
+}
+
+/// Notes that what rows count is taken to be done in their own time, with its usual length: a duration may be in another unit.
+fn note_own_times(
+    recording: &mut Recording,
+    (steps, own): (&[CounterIncrement], &[Option<RowSpan>]),
+    (of_energy, unnamed): (&RowSpans, &RowSpans),
+    columns: &BTreeMap<FileId, LengthColumn>,
+) {
+    let length = |(step, own): (&CounterIncrement, &Option<RowSpan>)| {
+        let span = (*own)?;
+        let has_energy = of_energy.contains_key(&(step.file, step.line));
+        (!has_energy).then(|| (step.file, span.end.seconds_since(span.start)))
+    };
+    let lengths: Vec<(FileId, f64)> = steps.iter().zip(own).filter_map(length).collect();
+    if lengths.is_empty() {
+        note_unused_lengths(recording, steps, (of_energy, unnamed), columns);
+    }
+    let Some(column) = lengths.first().and_then(|(file, _)| columns.get(file)) else { return };
+    let usual = upper_median(lengths.iter().map(|(_, seconds)| *seconds)).unwrap_or(0.0);
+    let (name, usual) = (&column.name, (usual * 1000.0).round() / 1000.0);
+    let unit = if column.has_unit {
+        String::new()
+    } else {
+        format!(
+            "; its name has no unit, and it is read in seconds: for another one, name it in the header, for example {name}_ms"
+        )
+    };
+    recording.add_note(format!("{name}: what a row counts is taken to be done in its own time, usually {usual} s{unit}"));
+}
+
+/// Notes durations that are not used, as rows overlap whether their times are their starts or their ends.
+fn note_unused_lengths(
+    recording: &mut Recording,
+    steps: &[CounterIncrement],
+    (of_energy, unnamed): (&RowSpans, &RowSpans),
+    columns: &BTreeMap<FileId, LengthColumn>,
+) {
+    let is_unused = |step: &&CounterIncrement| {
+        let place = (step.file, step.line);
+        unnamed.contains_key(&place) && !of_energy.contains_key(&place)
+    };
+    let Some(column) = steps.iter().find(is_unused).and_then(|step| columns.get(&step.file)) else { return };
+    let name = &column.name;
+    recording.add_note(format!(
+        "{name}: rows overlap whether their times are their starts or their ends: it is not used for what a row counts; call the column of \
+         times start_time or end_time"
+    ));
 }
 
 /// Notes files whose rows add energy and name no board.
@@ -277,6 +429,34 @@ fn begin_totals_at_start(
         recording.add_note(note);
     }
     Ok(())
+}
+
+/// Less than this a GPU seldom draws, in watts.
+const LITTLE_FOR_A_GPU_WATTS: f64 = 5.0;
+/// Rows of a running total of energy are seldom further apart than this, in microseconds, beside what the row of an epoch or a run adds.
+const MICROS_OF_AN_AMOUNT: i64 = 60_000_000;
+
+/// Notes running totals of energy that give a GPU next to no power over rows far apart: each row may add so much.
+fn note_little_totals(recording: &mut Recording) {
+    let field = ReadingField::EnergyJoulesTotal;
+    let is_little = |source: &RecordingSource| {
+        let known = || source.readings.iter().filter_map(|reading| Some((reading.time, value(reading, field)?)));
+        let distance = median_distance(known().map(|(time, _)| time))?;
+        let ((start, first), (end, last)) = (known().next()?, known().next_back()?);
+        let watts = (last - first) / end.seconds_since(start);
+        let is_known = known().count() >= ROWS_OF_A_TOTAL
+            && source.readings.iter().all(|reading| !reading.values.iter().any(|(field, _)| is_power(*field)));
+        (is_known && distance >= MICROS_OF_AN_AMOUNT && first > 0.0 && (0.0..LITTLE_FOR_A_GPU_WATTS).contains(&watts))
+            .then_some(watts)
+    };
+    let devices = recording.sources.iter().filter(|source| matches!(source.kind, SourceKind::Device(_)));
+    let Some(watts) = devices.filter(|_| recording.meter == Meter::Gpu).find_map(is_little) else { return };
+    let column = recording.columns.get(&field).map_or(field.name(), String::as_str);
+    let amounts = recording.map_again("energy_joules", field);
+    let note = format!(
+        "{column}: as a running total it gives a mean power of {watts:.2} W, little for one GPU board: if each row adds so much, use {amounts}"
+    );
+    recording.add_note(note);
 }
 
 /// Returns the line of the first row of a job, and the file and line of one of another run.
@@ -370,9 +550,24 @@ fn begin_at_start(readings: &mut Vec<RecordedReading>, jobs: Vec<CountedJob>) {
 
 /// Fewer rows are no copy of others: two programs may add the same at one time by chance.
 const ROWS_OF_A_COPY: usize = 3;
+/// Fewer rows, fewer different amounts, and fewer changes of it in 100 rows, show nothing if their times differ.
+const ROWS_OF_VARYING: usize = 10;
+const AMOUNTS_OF_VARYING: usize = 4;
+const CHANGES_OF_VARYING: usize = 50;
+/// Least number in 100 rows that add the same as those of another file.
+const SAME_ROWS: usize = 95;
+
+/// What two files add the same over the time of both.
+struct RepeatedRange {
+    from: EventTime,
+    to: EventTime,
+    when: &'static str,
+    /// Their times are the same, or what they add varies: they have the same rows.
+    is_sure: bool,
+}
 
 /// Returns an error if two files have the same rows over the time of both, which would count twice; leaves those of the later file out
-/// if the files are declared parts of one record.
+/// if the files are declared parts of one record. Notes files that add the same, in the same order, and may count the same work.
 fn settle_copied_sums(
     recording: &mut Recording,
     steps: &mut Vec<CounterIncrement>,
@@ -388,19 +583,29 @@ fn settle_copied_sums(
     for rows in files.values_mut() {
         rows.sort_by_key(|step| step.time);
     }
+    let usual =
+        |(file, rows): (&FileId, &Vec<&CounterIncrement>)| Some((*file, median_distance(rows.iter().map(|step| step.time))?));
+    let usual: BTreeMap<FileId, i64> = files.iter().filter_map(usual).collect();
     let mut copies: Vec<(FileId, EventTime, EventTime)> = Vec::new();
+    let mut alike: BTreeSet<FileId> = BTreeSet::new();
     for (later, rows) in &files {
         for (before, above) in files.range(..*later) {
-            let Some((from, to)) = repeated_range(above, rows) else { continue };
-            if options.files_are.is_none() {
+            let distance = usual.get(before).copied().zip(usual.get(later).copied()).map(|(a, b)| a.min(b));
+            let Some(RepeatedRange { from, to, when, is_sure }) = find_repeated_range(above, rows, distance) else { continue };
+            if options.files_are.is_none() && is_sure {
                 let (a, b) = (&recording.files[*before], &recording.files[*later]);
-                let problem = format!("adds the same at the same times as {a}, from {from} to {to}");
-                let remedy = "if it is a copy, leave one of the two out, or use --files-are parts; if each file counts its own, use \
-                              --files-are nodes";
+                let problem = format!("adds the same {when} as {a}, from {from} to {to}");
+                let remedy = "if it is a copy, or each file has what the whole job did, leave one of the two out, or use --files-are parts; \
+                              if each file counts its own, use --files-are nodes";
                 return Err(ImportError::in_file(b, problem, remedy));
             }
             copies.push((*later, from, to));
+            alike.extend([*before, *later]);
         }
+    }
+    if options.files_are.is_none() {
+        note_files_alike(recording, &alike);
+        return Ok(());
     }
     let count = steps.len();
     steps.retain(|step| !copies.iter().any(|(file, from, to)| step.file == *file && (*from..=*to).contains(&step.time)));
@@ -408,20 +613,73 @@ fn settle_copied_sums(
     Ok(())
 }
 
-/// Returns the time that two files have in common if their rows, each in order of time, are the same in it.
-fn repeated_range(above: &[&CounterIncrement], rows: &[&CounterIncrement]) -> Option<(EventTime, EventTime)> {
+/// Most files that a note names.
+const MOST_FILES_NAMED: usize = 4;
+
+/// Notes files that add the same in the same order at about the same times, if there are any.
+fn note_files_alike(recording: &mut Recording, alike: &BTreeSet<FileId>) {
+    if alike.is_empty() {
+        return;
+    }
+    let names: Vec<&str> = alike.iter().take(MOST_FILES_NAMED).map(|file| recording.files[*file].as_str()).collect();
+    let more = if alike.len() > MOST_FILES_NAMED { ", …" } else { "" };
+    let note = format!(
+        "{} add the same, row by row, at about the same times ({}{more}): all count; if each has what the whole job did, use --files-are \
+         parts; if each counts its own, --files-are nodes",
+        counted(alike.len(), "file"),
+        names.join(", ")
+    );
+    recording.add_note(note);
+}
+
+/// Returns the time that two files have in common if their rows, each in order of time, add the same in it: at the same times, or each
+/// within half of the usual distance of two rows, in microseconds.
+fn find_repeated_range(above: &[&CounterIncrement], rows: &[&CounterIncrement], distance: Option<i64>) -> Option<RepeatedRange> {
     let from = above.first()?.time.max(rows.first()?.time);
     let to = above.last()?.time.min(rows.last()?.time);
     if from > to {
         return None;
     }
-    let inside = |rows: &[&CounterIncrement]| {
-        let (first, end) = (rows.partition_point(|step| step.time < from), rows.partition_point(|step| step.time <= to));
-        first..end
+    let of_time = |rows: &[&CounterIncrement], from: EventTime, to: EventTime| {
+        rows.partition_point(|step| step.time < from)..rows.partition_point(|step| step.time <= to)
     };
-    let (a, b) = (&above[inside(above)], &rows[inside(rows)]);
+    let (a, b) = (above.get(of_time(above, from, to))?, rows.get(of_time(rows, from, to))?);
     let are_same = a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.time == b.time && a.added == b.added);
-    (are_same && a.len() >= ROWS_OF_A_COPY).then_some((from, to))
+    if are_same && a.len() >= ROWS_OF_A_COPY {
+        return Some(RepeatedRange { from, to, when: "at the same times", is_sure: true });
+    }
+    let half = distance? / 2;
+    let (from, to) = (from.plus_micros(1 - half), to.plus_micros(half - 1));
+    let (a, b) = (above.get(of_time(above, from, to))?, rows.get(of_time(rows, from, to))?);
+    let same = count_same_rows(a, b, half);
+    let is_same = same >= ROWS_OF_A_COPY && 100 * same >= SAME_ROWS * a.len().max(b.len());
+    is_same.then(|| RepeatedRange { from, to, when: "at about the same times", is_sure: varies(a) })
+}
+
+/// Returns how many rows of two files add the same less than so many microseconds apart, each row at most once.
+fn count_same_rows(above: &[&CounterIncrement], rows: &[&CounterIncrement], micros: i64) -> usize {
+    let (mut above, mut rows) = (above.iter().peekable(), rows.iter().peekable());
+    let mut same = 0;
+    while let Some((a, b)) = above.peek().copied().zip(rows.peek().copied()) {
+        let later = a.time.micros() - b.time.micros();
+        let is_pair = later.abs() < micros || later == 0;
+        same += usize::from(is_pair && a.added == b.added);
+        if is_pair || later < 0 {
+            above.next();
+        }
+        if is_pair || later > 0 {
+            rows.next();
+        }
+    }
+    same
+}
+
+/// Returns whether what rows add changes often, between several amounts, as no schedule of a job does that each of its ranks follows.
+fn varies(rows: &[&CounterIncrement]) -> bool {
+    let changes = rows.windows(2).filter(|pair| pair[0].added != pair[1].added).count();
+    let amounts: BTreeSet<Vec<u64>> =
+        rows.iter().map(|step| step.added.iter().map(|(_, value)| value.to_bits()).collect()).collect();
+    rows.len() >= ROWS_OF_VARYING && amounts.len() >= AMOUNTS_OF_VARYING && 100 * changes >= CHANGES_OF_VARYING * rows.len()
 }
 
 /// Returns the increment of a field in a row.
@@ -673,10 +931,7 @@ fn energy_spans(
 ) -> Result<Vec<RowSpan>, ImportError> {
     let field = ReadingField::EnergyJoulesTotal;
     let column = recording.columns.get(&field).map_or(field.name(), String::as_str).to_owned();
-    let mut distances: Vec<i64> =
-        steps.windows(2).map(|pair| pair[1].time.micros() - pair[0].time.micros()).filter(|micros| *micros > 0).collect();
-    distances.sort_unstable();
-    let median = distances.get(distances.len() / 2).copied();
+    let median = median_distance(steps.iter().map(|step| step.time));
     let (mut before, mut newest): (Option<EventTime>, Option<EventTime>) = (None, None);
     let mut spans: Vec<RowSpan> = Vec::with_capacity(steps.len());
     for (step, own) in steps.iter().zip(own) {
@@ -766,15 +1021,86 @@ fn split_stays(readings: &mut [RecordedReading], stretches: &[RowSpan]) {
     }
 }
 
-/// Makes counters of what rows add. A row adds evenly over the time of its energy, so that both are of one time. A row without energy
-/// adds at once: beside rows with energy directly before its time, as these have used theirs by then, else directly after it.
-fn push_counters(recording: &mut Recording, source: SourceId, mut steps: Vec<CounterIncrement>, of_energy: &RowSpans) {
-    let span_of = |step: &CounterIncrement| {
-        let start = if of_energy.is_empty() { step.time } else { step.time.plus_micros(-1) };
-        of_energy.get(&(step.file, step.line)).copied().unwrap_or(RowSpan { start, end: start.plus_micros(1) })
-    };
+/// A row after a time without one that is so many times the usual distance of two rows did not take all of it: there was a pause.
+const DISTANCES_OF_A_PAUSE: i64 = 3;
+
+/// When rows did what they count of samples, tokens or steps.
+struct ProgressTimes<'a> {
+    /// The time of the energy of rows, or else their own, where they have it.
+    known: RowSpans,
+    /// Files of which each row is one sample, such as a request: it is a moment.
+    of_moments: BTreeSet<FileId>,
+    /// The boards, nodes or ranks of rows: each has rows of its own.
+    boards: &'a RowBoards,
+    /// Microseconds from the start of a moment to the time of its row, by which energy beside it was used.
+    before_micros: i64,
+}
+
+impl<'a> ProgressTimes<'a> {
+    fn new(
+        (steps, own): (&[CounterIncrement], &[Option<RowSpan>]),
+        of_energy: &RowSpans,
+        counted_rows: &BTreeSet<(FileId, ReadingField)>,
+        boards: &'a RowBoards,
+    ) -> Self {
+        let known = |(step, own): (&CounterIncrement, &Option<RowSpan>)| {
+            let place = (step.file, step.line);
+            Some((place, of_energy.get(&place).copied().or(*own)?))
+        };
+        let of_samples = counted_rows.iter().filter(|(_, field)| *field == ReadingField::SamplesTotal);
+        Self {
+            known: steps.iter().zip(own).filter_map(known).collect(),
+            of_moments: of_samples.map(|(file, _)| *file).collect(),
+            boards,
+            before_micros: i64::from(!of_energy.is_empty()),
+        }
+    }
+
+    /// Returns the amounts of a field in rows in order of time, each with the time in which it was done: the known one, else since the row
+    /// before of its board in its file that has the field. The first row, and one after a pause, took the median distance of two rows.
+    fn amounts(&self, steps: &[CounterIncrement], field: ReadingField) -> Vec<(RowSpan, f64)> {
+        let added = |step: &CounterIncrement| {
+            let of_field = || step.added.iter().filter(|(known, _)| *known == field).map(|(_, value)| *value);
+            of_field().next().is_some().then(|| of_field().sum::<f64>())
+        };
+        let with_field: Vec<(&CounterIncrement, f64)> = steps.iter().filter_map(|step| Some((step, added(step)?))).collect();
+        let board = |step: &CounterIncrement| (step.file, self.boards.get(&(step.file, step.line)).copied());
+        let mut times: BTreeMap<(FileId, Option<usize>), Vec<EventTime>> = BTreeMap::new();
+        for (step, _) in &with_field {
+            times.entry(board(step)).or_default().push(step.time);
+        }
+        let usual: BTreeMap<(FileId, Option<usize>), i64> =
+            times.iter().filter_map(|(board, times)| Some((*board, median_distance(times.iter().copied())?))).collect();
+        let since_before = |step: &CounterIncrement| {
+            let usual = *usual.get(&board(step)).filter(|_| !self.of_moments.contains(&step.file))?;
+            let above = times.get(&board(step))?;
+            let before = above.partition_point(|time| *time < step.time).checked_sub(1).and_then(|place| above.get(place));
+            let distance = before.map(|before| step.time.micros() - before.micros());
+            let micros = distance.filter(|micros| *micros <= DISTANCES_OF_A_PAUSE * usual).unwrap_or(usual);
+            Some(RowSpan { start: step.time.plus_micros(-micros), end: step.time })
+        };
+        let span = |step: &CounterIncrement| {
+            let start = step.time.plus_micros(-self.before_micros);
+            let known = self.known.get(&(step.file, step.line)).copied();
+            known.or_else(|| since_before(step)).unwrap_or(RowSpan { start, end: start.plus_micros(1) })
+        };
+        with_field.iter().map(|(step, value)| (span(step), *value)).collect()
+    }
+}
+
+/// Returns the median distance of two different times, in microseconds; `None` if all are the same.
+fn median_distance(ordered: impl Iterator<Item = EventTime> + Clone) -> Option<i64> {
+    let pairs = ordered.clone().zip(ordered.skip(1));
+    let mut distances: Vec<i64> =
+        pairs.map(|(before, after)| after.micros() - before.micros()).filter(|micros| *micros > 0).collect();
+    distances.sort_unstable();
+    distances.get(distances.len() / 2).copied()
+}
+
+/// Makes counters of what rows add, evenly over the time in which it was done, so that energy and progress are of one time.
+fn push_counters(recording: &mut Recording, source: SourceId, mut steps: Vec<CounterIncrement>, times: &ProgressTimes<'_>) {
     for step in &mut steps {
-        step.time = of_energy.get(&(step.file, step.line)).map_or(step.time, |span| span.end);
+        step.time = times.known.get(&(step.file, step.line)).map_or(step.time, |span| span.end);
     }
     steps.sort_by_key(|step| step.time);
     let mut fields: Vec<ReadingField> = Vec::new();
@@ -783,12 +1109,10 @@ fn push_counters(recording: &mut Recording, source: SourceId, mut steps: Vec<Cou
             fields.push(*field);
         }
     }
-    let points_of = |field: &ReadingField| {
-        let added =
-            |step: &CounterIncrement| step.added.iter().filter(|(known, _)| known == field).map(|(_, value)| *value).sum::<f64>();
-        counter_points(&steps.iter().map(|step| (span_of(step), added(step))).collect::<Vec<(RowSpan, f64)>>())
-    };
-    let points: Vec<Vec<(EventTime, f64)>> = fields.iter().map(points_of).collect();
+    let amounts: Vec<Vec<(RowSpan, f64)>> = fields.iter().map(|field| times.amounts(&steps, *field)).collect();
+    // Each counter has a point at the times of all of them.
+    let points = counter_times(&amounts.concat());
+    let totals: Vec<Vec<f64>> = amounts.iter().map(|rows| counter_totals(rows, &points)).collect();
     // A point at the time of another reading is of the same row.
     let mut rows: BTreeMap<EventTime, (FileId, u64)> = BTreeMap::new();
     for reading in &recording.sources[source].readings {
@@ -796,9 +1120,9 @@ fn push_counters(recording: &mut Recording, source: SourceId, mut steps: Vec<Cou
     }
     let whole_run = !recording.sources.iter().any(|source| matches!(source.kind, SourceKind::Device(_)));
     let first = recording.sources[source].readings.len();
-    for (index, (time, _)) in points.first().into_iter().flatten().enumerate() {
+    for (index, time) in points.iter().enumerate() {
         let totals: Vec<(ReadingField, f64)> =
-            fields.iter().zip(&points).map(|(field, points)| (*field, points[index].1)).collect();
+            fields.iter().zip(&totals).filter_map(|(field, totals)| Some((*field, *totals.get(index)?))).collect();
         let (file, line) = rows.get(time).copied().unwrap_or_else(|| {
             let step = row_before(&steps, *time);
             (step.file, step.line)
@@ -850,43 +1174,90 @@ fn range_of(figures: impl Iterator<Item = f64>) -> (f64, f64) {
 
 /// Less than this ratio of the highest energy of a file to its lowest, amounts may rise slowly, and a counter may have a large base.
 const RISE_OF_AMOUNTS: f64 = 1.5;
+/// Less than this no GPU draws that is on, in watts.
+const LEAST_WATTS_OF_A_GPU: f64 = 3.0;
 
-/// Returns whether values of energy rise too slowly from row to row for a counter of a device that is on, and by little in all.
-fn rise_slowly(values: &[(&CounterIncrement, f64)]) -> bool {
+/// Returns whether values of energy rise from row to row by less than so many watts in all that time.
+fn rise_below(values: &[(&CounterIncrement, f64)], watts: f64) -> bool {
     let is_slow = |pair: &[(&CounterIncrement, f64)]| {
         let seconds = pair[1].0.time.seconds_since(pair[0].0.time);
         let rise = pair[1].1 - pair[0].1;
-        rise < LEAST_WATTS * seconds || rise <= 0.0
+        rise < watts * seconds || rise <= 0.0
     };
-    let mut of_files = values.chunk_by(|a, b| a.0.file == b.0.file);
-    of_files.all(|of_file| {
+    values.chunk_by(|a, b| a.0.file == b.0.file).all(|of_file| of_file.windows(2).all(is_slow))
+}
+
+/// Returns whether values of energy rise too slowly from row to row for a counter of a device that is on, and by little in all.
+fn rise_slowly(values: &[(&CounterIncrement, f64)]) -> bool {
+    let rises_little = |of_file: &[(&CounterIncrement, f64)]| {
         let (least, most) = range_of(of_file.iter().map(|(_, joules)| *joules));
-        most < RISE_OF_AMOUNTS * least && of_file.windows(2).all(is_slow)
-    })
+        most < RISE_OF_AMOUNTS * least
+    };
+    values.chunk_by(|a, b| a.0.file == b.0.file).all(rises_little) && rise_below(values, LEAST_WATTS_OF_A_GPU)
+}
+
+/// The power of rows that have a time of their own, if each value is the energy of that time.
+struct PowerOfRows {
+    /// The ratio of the longest time to the shortest.
+    lengths: f64,
+    least_watts: f64,
+    most_watts: f64,
+    /// Rows come one after the other.
+    follow: bool,
+    /// Each row of a file is of another run.
+    are_runs: bool,
+}
+
+impl PowerOfRows {
+    /// Returns the power of rows; `None` if one has no time of its own.
+    fn of(values: &[(&CounterIncrement, f64)], times: RowTimes<'_>) -> Option<Self> {
+        let of = |known: &RowSpans| -> Option<Vec<RowSpan>> {
+            values.iter().map(|(step, _)| known.get(&(step.file, step.line)).copied()).collect()
+        };
+        let named = of(times.named.0);
+        let (known, of_runs) = if named.is_some() { times.named } else { times.unnamed };
+        let are_moments: fn(&[RowSpan]) -> bool = |spans| choose_moments(spans).is_some();
+        let follow: fn(&[RowSpan]) -> bool = if named.is_some() { follow_each_other } else { are_moments };
+        let spans = named.or_else(|| of(known))?;
+        let lengths: Vec<f64> = spans.iter().map(|span| span.end.seconds_since(span.start)).collect();
+        let (shortest, longest) = range_of(lengths.iter().copied());
+        let (least_watts, most_watts) = range_of(values.iter().zip(&lengths).map(|((_, joules), seconds)| joules / seconds));
+        let are_runs = values.iter().all(|(step, _)| of_runs.contains(&step.file));
+        Some(Self { lengths: longest / shortest, least_watts, most_watts, follow: follow(&spans), are_runs })
+    }
+
+    /// Returns whether the power of rows differs by at most this ratio.
+    fn is_within(&self, ratio: f64) -> bool {
+        self.most_watts <= ratio * self.least_watts
+    }
+
+    /// Returns whether values are those of rows of different lengths that have about the same power. The rows follow each other, or are of
+    /// a run each: a running total would grow from row to row beside them.
+    fn grows_with_lengths(&self) -> bool {
+        self.lengths >= LENGTHS_OF_AMOUNTS && self.is_within(POWERS_OF_AMOUNTS) && (self.follow || self.are_runs)
+    }
+
+    /// Returns whether a device may have this power in each row.
+    fn is_possible(&self, meter: Meter) -> bool {
+        self.is_within(POWERS_OF_RUNS) && self.least_watts >= LEAST_WATTS_OF_A_GPU && self.most_watts <= meter.most_watts()
+    }
+
+    /// Returns whether values may be amounts of rows, of a run each, or of about the same power: they rise by far less from row to row
+    /// than this power would have a counter rise.
+    fn may_be_amounts(&self, values: &[(&CounterIncrement, f64)]) -> bool {
+        let rise_little = || rise_below(values, RISE_OF_POWER * self.least_watts);
+        self.are_runs || self.follow && self.is_within(POWERS_OF_AMOUNTS) && rise_little()
+    }
 }
 
 /// Least ratio of the longest row to the shortest one, and largest ratio of the power of rows, of energies that only grow because rows
 /// are longer.
 const LENGTHS_OF_AMOUNTS: f64 = 1.5;
 const POWERS_OF_AMOUNTS: f64 = 1.25;
-
-/// Returns whether values of energy are those of rows of different lengths that have about the same power. The rows follow each other,
-/// or are of a run each: a running total would grow from row to row beside them.
-fn grow_with_lengths(values: &[(&CounterIncrement, f64)], times: RowTimes<'_>) -> bool {
-    let of = |known: &RowSpans| -> Option<Vec<RowSpan>> {
-        values.iter().map(|(step, _)| known.get(&(step.file, step.line)).copied()).collect()
-    };
-    let named = of(times.named.0);
-    let (known, of_runs) = if named.is_some() { times.named } else { times.unnamed };
-    let are_moments: fn(&[RowSpan]) -> bool = |spans| choose_moments(spans).is_some();
-    let follow: fn(&[RowSpan]) -> bool = if named.is_some() { follow_each_other } else { are_moments };
-    let Some(spans) = named.or_else(|| of(known)) else { return false };
-    let are_runs = || values.iter().all(|(step, _)| of_runs.contains(&step.file));
-    let lengths: Vec<f64> = spans.iter().map(|span| span.end.seconds_since(span.start)).collect();
-    let powers = values.iter().zip(&lengths).map(|((_, joules), seconds)| joules / seconds);
-    let ((shortest, longest), (least, most)) = (range_of(lengths.iter().copied()), range_of(powers));
-    longest >= LENGTHS_OF_AMOUNTS * shortest && most <= POWERS_OF_AMOUNTS * least && (follow(&spans) || are_runs())
-}
+/// Largest ratio of the power of rows that one device may have: a running total of five rows of one length has a larger one.
+const POWERS_OF_RUNS: f64 = 4.0;
+/// Largest rise of amounts from row to row, relative to that of a counter with the power of the rows.
+const RISE_OF_POWER: f64 = 0.1;
 
 /// Returns an error if a column that is mapped as what rows add looks like a running total; notes one that may be.
 fn refuse_running_totals(recording: &mut Recording, steps: &[CounterIncrement], times: RowTimes<'_>) -> Result<(), ImportError> {
@@ -895,13 +1266,16 @@ fn refuse_running_totals(recording: &mut Recording, steps: &[CounterIncrement], 
         let others = steps.iter().filter(|step| !of_amounts.contains(&step.file));
         let values: Vec<(&CounterIncrement, f64)> = others.filter_map(|step| Some((step, amount(step, field)?))).collect();
         let growth = ColumnGrowth::of(&values.iter().map(|(_, value)| *value).collect::<Vec<_>>());
-        let since_start = counts_since_start(steps, field, times);
         let is_energy = field == ReadingField::EnergyJoulesTotal;
+        // What requests count grows with their durations, too, if clients start together.
+        let since_start = is_energy && counts_since_start(steps, field, times);
+        let power = PowerOfRows::of(&values, times).filter(|_| is_energy);
+        let possible = power.as_ref().filter(|power| power.is_possible(recording.meter));
         let kind = match () {
             () if since_start => ColumnKind::RunningTotal,
             () if !is_energy || growth.kind() == ColumnKind::Step => growth.kind(),
-            () if grow_with_lengths(&values, times) => ColumnKind::Step,
-            () if rise_slowly(&values) => ColumnKind::Either,
+            () if power.as_ref().is_some_and(PowerOfRows::grows_with_lengths) => ColumnKind::Step,
+            () if rise_slowly(&values) || possible.is_some_and(|power| power.may_be_amounts(&values)) => ColumnKind::Either,
             () => growth.kind(),
         };
         if kind == ColumnKind::Step {
@@ -929,7 +1303,13 @@ fn refuse_running_totals(recording: &mut Recording, steps: &[CounterIncrement], 
             format!("{grows}, as a running total does, not what a row adds")
         };
         let accept = AcceptedFinding::GrowingSteps.name();
-        let remedy = format!("use {total}; or, if each row adds so much to {name}, --accept {accept}");
+        let remedy = match possible {
+            Some(PowerOfRows { least_watts, most_watts, .. }) if !since_start => format!(
+                "if each row adds so much to {name}, {least_watts:.0} to {most_watts:.0} W in its time, --accept {accept}; if it is a running \
+                 total, use {total}"
+            ),
+            _ => format!("use {total}; or, if each row adds so much to {name}, --accept {accept}"),
+        };
         return Err(recording.error(first_step.file, first_step.line, problem, remedy).with_column(column));
     }
     Ok(())

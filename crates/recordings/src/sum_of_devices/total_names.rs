@@ -1,6 +1,6 @@
 //! Names of totals: `Total kWh` beside `T1 kWh` and `T2 kWh`, or 1.8.0 beside 1.8.1 and 1.8.2 of OBIS. Only whole words count.
 
-use crate::units::lowercase_words;
+use crate::words::{ELECTRICAL_WORDS, lowercase_words};
 
 /// Words of all of something, in names of columns, of boards and of rows.
 pub(crate) const TOTAL_WORDS: [&str; 13] =
@@ -15,36 +15,13 @@ const ALL: &str = "all";
 const ALL_TARIFFS: &str = "import";
 /// Words of a total at the end of the name of a counter, where they may be of its running total.
 const RUNNING_TOTAL_WORDS: [&str; 2] = ["total", "totals"];
-/// Words that show nothing about which part of a meter a name is of.
-const SILENT_WORDS: [&str; 27] = [
-    "active",
-    "consumed",
-    "consumption",
-    "counter",
-    "draw",
-    "electricity",
-    "energy",
-    "gj",
-    "gwh",
-    "j",
-    "joules",
-    "kj",
-    "kw",
-    "kwh",
-    "meter",
-    "mj",
-    "mw",
-    "mwh",
-    "power",
-    "reading",
-    "register",
-    "uj",
-    "usage",
-    "w",
-    "watt",
-    "watts",
-    "wh",
-];
+/// Words that show nothing about which part of a meter a name is of, beside those of energy and power.
+const FURTHER_SILENT_WORDS: [&str; 13] =
+    ["active", "counter", "electricity", "gj", "gwh", "j", "kj", "kw", "mj", "mwh", "register", "uj", "wh"];
+/// How names of totals in one word begin in German: `Gesamtverbrauch`.
+const GERMAN_TOTAL: &str = "gesamt";
+/// A shorter word is none that a plural is made of.
+const SHORTEST_SINGULAR: usize = 3;
 /// Letters before a unit, which capitals separate from it: `kWh`.
 const UNIT_PREFIXES: [&str; 4] = ["g", "k", "m", "u"];
 const PREFIXED_UNITS: [&str; 3] = ["j", "w", "wh"];
@@ -68,7 +45,23 @@ fn words_of(name: &str) -> Vec<String> {
 }
 
 fn is_silent(word: &str) -> bool {
-    SILENT_WORDS.contains(&word)
+    ELECTRICAL_WORDS.contains(&word) || FURTHER_SILENT_WORDS.contains(&word)
+}
+
+/// Returns whether a word is one of totals, whatever is beside it.
+fn is_total_word(word: &str) -> bool {
+    TOTAL_WORDS.contains(&word) || word.strip_prefix(GERMAN_TOTAL).is_some_and(|rest| rest.chars().count() >= SHORTEST_SINGULAR)
+}
+
+/// Returns whether a word is the plural of one of some words: `gpus` of `gpu`.
+fn is_plural_of(word: &str, words: &[String]) -> bool {
+    let singular = word.strip_suffix('s').filter(|singular| singular.len() >= SHORTEST_SINGULAR);
+    singular.is_some_and(|singular| !words.iter().any(|other| other == word) && words.iter().any(|other| other == singular))
+}
+
+/// Returns whether a word is one of some words, or the plural of one.
+fn is_word_of(word: &str, words: &[String]) -> bool {
+    words.iter().any(|other| other == word) || is_plural_of(word, words)
 }
 
 fn is_number(word: &str) -> bool {
@@ -77,8 +70,8 @@ fn is_number(word: &str) -> bool {
 
 /// Returns whether a word of a name is one of a total, if its parts lack it. `T` is one if nothing follows it, as the number of a tariff does.
 fn is_of_total(word: &str, words: &[String]) -> bool {
-    let has_total = || words.iter().any(|other| TOTAL_WORDS.contains(&other.as_str()));
-    TOTAL_WORDS.contains(&word)
+    let has_total = || words.iter().any(|other| is_total_word(other));
+    is_total_word(word)
         || word == ALL_TARIFFS
         || word == WORD_BEFORE_TOTALS && has_total()
         || word == "t" && words.iter().all(|other| other == "t" || is_silent(other))
@@ -103,14 +96,27 @@ fn obis_code(name: &str) -> Option<[u32; 3]> {
     runs.filter_map(code_of).find(|[kind, integral, _]| *kind > 0 && OBIS_KINDS.contains(integral))
 }
 
+/// Returns whether a name has the word at a place of another name, or the singular of it. A number must be behind the same word:
+/// `node1 total` is of no `node2 gpu1`.
+fn has_word_at(part: &[String], words: &[String], place: usize) -> bool {
+    let word = &words[place];
+    let before = place.checked_sub(1).map(|before| &words[before]);
+    let is_free = before.is_some_and(|before| is_silent(before) || is_of_total(before, words));
+    if !is_number(word) || is_free {
+        return is_word_of(word, part);
+    }
+    (0..part.len()).any(|at| part[at] == *word && at.checked_sub(1).map(|at| &part[at]) == before)
+}
+
 /// Returns whether a name is of a part of what another is the total of: by its OBIS code, or as it has all words of the total but
-/// those of totals, such as `meter 5 T1` of `meter 5 total`.
+/// those of totals, such as `meter 5 T1` of `meter 5 total`, and `node1 gpu0` of `node1 total gpus` and of `node1 GPUs`.
 pub(super) fn names_part_of(total: &str, part: &str) -> bool {
     let (words, of_part) = (words_of(total), words_of(part));
-    let is_own = |word: &&String| !is_silent(word) && !is_of_total(word, &words);
-    let mut own = words.iter().filter(is_own).peekable();
-    let has_own_words = own.peek().is_some() && own.all(|word| of_part.contains(word));
-    is_code_of_total(total, part) || has_own_words && words.iter().any(|word| is_of_total(word, &words))
+    let is_own = |place: &usize| !is_silent(&words[*place]) && !is_of_total(&words[*place], &words);
+    let mut own = (0..words.len()).filter(is_own).peekable();
+    let has_own_words = own.peek().is_some() && own.all(|place| has_word_at(&of_part, &words, place));
+    let is_total = |word: &String| is_of_total(word, &words) || is_plural_of(word, &of_part);
+    is_code_of_total(total, part) || has_own_words && words.iter().any(is_total)
 }
 
 /// Returns whether an OBIS code is of all tariffs or phases, and another name has the code of one of them.
@@ -126,29 +132,61 @@ pub(super) fn may_name_total(name: &str) -> bool {
     let words = words_of(name);
     obis_code(name).is_some_and(|[.., tariff]| tariff == 0)
         || names_no_part(&words)
-        || words.iter().any(|word| is_of_total(word, &words))
+        || words.iter().any(|word| is_of_total(word, &words) || may_be_plural(word))
+}
+
+fn may_be_plural(word: &str) -> bool {
+    word.ends_with('s') && word.len() > SHORTEST_SINGULAR
+}
+
+/// Returns whether a name has the plural of a word of each part, and no word that one of them lacks: `node1 GPUs` beside `node1
+/// gpu0` and `node1 gpu1`.
+fn is_plural_of_all(words: &[String], of_parts: &[Vec<String>]) -> bool {
+    let is_plural = |word: &String| of_parts.iter().all(|part| is_plural_of(word, part));
+    let is_known = |word: &String| is_silent(word) || is_plural(word) || of_parts.iter().all(|part| part.contains(word));
+    !of_parts.is_empty() && words.iter().any(is_plural) && words.iter().all(is_known)
+}
+
+/// Returns whether a word of totals that parts have, too, is one of what they are together: each part has a word or number that the name
+/// lacks, and the name has none that one of them lacks (`total_act` beside `a_total_act`), or the parts are numbered and the name
+/// is not (`site total` beside `rack1 total`).
+fn is_total_of_totals(words: &[String], of_parts: &[Vec<String>]) -> bool {
+    let is_own = |word: &&String, of: &[String]| !is_silent(word) && !is_of_total(word, of);
+    let own: Vec<&String> = words.iter().filter(|word| is_own(word, words)).collect();
+    let further = |part: &[String]| -> Vec<String> {
+        part.iter().filter(|word| is_own(word, part) && !words.contains(*word)).cloned().collect()
+    };
+    let of_parts_alone: Vec<Vec<String>> = of_parts.iter().map(|part| further(part)).collect();
+    let is_shared = own.iter().all(|word| of_parts.iter().all(|part| part.contains(*word)));
+    let labels = |part: &Vec<String>| -> Vec<String> { part.iter().filter(|word| !is_number(word)).cloned().collect() };
+    let has_label = of_parts_alone.first().is_some_and(|first| !labels(first).is_empty());
+    let is_numbered = |part: &Vec<String>| {
+        part.iter().any(|word| is_number(word)) && of_parts_alone.first().is_some_and(|first| labels(first) == labels(part))
+    };
+    let are_numbered = has_label && !own.iter().any(|word| is_number(word)) && of_parts_alone.iter().all(is_numbered);
+    of_parts.len() > 1 && of_parts_alone.iter().all(|part| !part.is_empty()) && (is_shared || are_numbered)
 }
 
 /// Returns whether all words of a name beside `all` are silent, of totals, or of a part: `rack-all` beside `rack-a`, and `all gpus`
 /// beside `gpu-0`.
 fn is_all_of(words: &[String], of_parts: &[Vec<String>]) -> bool {
-    let is_of_part = |word: &str| of_parts.iter().flatten().any(|of_part| of_part == word);
-    let is_known = |word: &String| {
-        is_silent(word) || is_of_total(word, words) || is_of_part(word) || word.strip_suffix('s').is_some_and(is_of_part)
-    };
+    let is_known =
+        |word: &String| is_silent(word) || is_of_total(word, words) || of_parts.iter().any(|of_part| is_word_of(word, of_part));
     words.iter().all(is_known)
 }
 
-/// Returns whether a name is one of the total of some parts: it has a word of totals that no part has, and no number that a part
-/// lacks; or it names no part, and each of the others names one by more than a number.
+/// Returns whether a name is one of the total of some parts: it has a word of totals that no part has, or that distinguishes it as
+/// the total of their totals, and no number that a part lacks; or it names no part, and each of the others names one by more than a
+/// number; or it has the plural of what each part is.
 pub(super) fn names_total_of(name: &str, parts: &[&str]) -> bool {
     let words = words_of(name);
     let of_parts: Vec<Vec<String>> = parts.iter().map(|part| words_of(part)).collect();
     let is_shared = |word: &str| of_parts.iter().any(|part| is_of_total(word, part) && part.iter().any(|other| other == word));
+    let is_distinctive = |word: &str| !is_shared(word) || is_total_of_totals(&words, &of_parts);
     let is_of_all = |number: &String| of_parts.iter().all(|part| part.contains(number));
     let has_own_number = words.iter().filter(|word| is_number(word)).any(|number| !is_of_all(number));
     let is_own_word =
-        |word: &String| is_of_total(word, &words) && !is_shared(word) && (word != ALL || is_all_of(&words, &of_parts));
+        |word: &String| is_of_total(word, &words) && is_distinctive(word) && (word != ALL || is_all_of(&words, &of_parts));
     let has_own_word = !has_own_number && words.iter().any(is_own_word);
     let names_part = |words: &Vec<String>| {
         let is_of_part = |word: &String| !is_number(word) && !is_silent(word) && !is_of_total(word, words);
@@ -156,6 +194,7 @@ pub(super) fn names_total_of(name: &str, parts: &[&str]) -> bool {
     };
     has_own_word
         || names_no_part(&words) && of_parts.iter().all(names_part)
+        || is_plural_of_all(&words, &of_parts)
         || parts.iter().all(|part| is_code_of_total(name, part))
 }
 
@@ -173,7 +212,7 @@ pub(crate) fn find_plain_total(columns: &[&str], is_counter: bool) -> Option<usi
             _ => own,
         };
         let is_of_others = |word: &String| words.iter().enumerate().any(|(other, have)| other != *place && have.contains(word));
-        let is_sure = |word: &String| TOTAL_WORDS.contains(&word.as_str()) && !is_of_others(word);
+        let is_sure = |word: &String| is_total_word(word) && !is_of_others(word);
         names_no_part(own) && own.iter().any(is_sure)
     };
     (0..columns.len()).find(is_plain).filter(|_| columns.len() > 1)
@@ -207,7 +246,22 @@ mod tests {
             ("1.0.1.8.0.255", ["1.0.1.8.1.255", "1.0.1.8.2.255"], true),
             ("energy_1_8_0_kWh", ["energy_1_8_1_kWh", "energy_1_8_2_kWh"], true),
             ("1.8.0", ["21.8.0", "41.8.0"], true),
+            ("dgx01/all GPUs", ["dgx01/gpu0", "dgx01/gpu1"], true),
+            ("dgx01_total_gpus", ["dgx01_gpu0", "dgx01_gpu1"], true),
+            ("GPUs", ["gpu0", "gpu1"], true),
+            ("node1 GPUs power", ["node1 gpu0 power", "node1 gpu1 power"], true),
+            ("site total", ["rack1 total", "rack2 total"], true),
+            ("total_act_energy", ["a_total_act_energy", "b_total_act_energy"], true),
+            ("Gesamtverbrauch", ["Verbrauch HT", "Verbrauch NT"], true),
             // Of none.
+            ("gpus", ["gpus", "gpu1"], false),
+            ("GPUs", ["gpu0", "cpu0"], false),
+            ("node2 GPUs", ["node1 gpu0", "node1 gpu1"], false),
+            ("bus", ["bu", "bu 2"], false),
+            ("pods", ["node1", "node2"], false),
+            ("c total", ["a total", "b total"], false),
+            ("gpu total", ["cpu total", "dram total"], false),
+            ("rack3 total", ["rack1 total", "rack2 total"], false),
             ("c", ["a", "b"], false),
             ("allreduce-node", ["node-1", "node-2"], false),
             ("all-reduce", ["worker-a", "worker-b"], false),
@@ -236,6 +290,14 @@ mod tests {
             ("meter 5 total", "meter 5 T1", true),
             ("A total", "A T1", true),
             ("1.8.0", "1.8.2", true),
+            ("dgx01/total_gpus", "dgx01/gpu3", true),
+            ("dgx01 all GPUs", "dgx01 gpu3", true),
+            ("node1 GPUs", "node1 gpu3", true),
+            ("r05c02_all_gpus", "r05c02_gpu0", true),
+            ("power 5 total", "energy 5", true),
+            ("r05c02_all_gpus", "r02c05_gpu0", false),
+            ("node1/total_gpus", "node2/gpu1", false),
+            ("dgx01/total_gpus", "dgx02/gpu01", false),
             ("A total", "B T1", false),
             ("total", "T1", false),
             ("node", "node a", false),
