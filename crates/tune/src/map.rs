@@ -133,6 +133,9 @@ const RATES_OF_TIMES: [&str; 2] = ["rate", "speed"];
 /// Words that name a time.
 const TIMES: [&str; 4] = ["time", "duration", "elapsed", "runtime"];
 
+/// Words that name a moment: what looks like a duration there is a time of day.
+const MOMENTS: [&str; 8] = ["start", "started", "begin", "end", "ended", "stop", "timestamp", "date"];
+
 /// Returns whether a column's name is one of a rate: `samples_per_second`, `throughput`, `it/s`. `time per step/s` is none.
 fn reads_as_rate(head: &str) -> bool {
     let spaced = head.to_lowercase().replace('/', " / ");
@@ -223,11 +226,19 @@ impl FieldColumn {
             }
             QuantityCell::Number(value, Some(own)) => Ok(Some(own.to_base_unit(value))),
             QuantityCell::UnknownUnit => Err((format!("{text} has an unknown unit"), correct())),
-            QuantityCell::Ambiguous | QuantityCell::NotANumber => match self.setting_in_name(rows.text(index)) {
-                Some(setting) => Ok(Some(setting)),
-                None => Err((format!("{text} is not a number"), correct())),
-            },
+            QuantityCell::Ambiguous | QuantityCell::NotANumber => {
+                let cell = rows.text(index);
+                let number = self.setting_in_name(cell).or_else(|| self.elapsed_seconds(cell));
+                number.map(Some).ok_or_else(|| (format!("{text} is not a number"), correct()))
+            }
         }
+    }
+
+    /// Returns the seconds of a duration in hours, minutes and seconds, if the column is one of durations and no unit is given.
+    fn elapsed_seconds(&self, text: &str) -> Option<f64> {
+        let mut words = self.name.split(|c: char| !c.is_alphanumeric());
+        let is_moment = words.any(|word| MOMENTS.iter().any(|moment| word.eq_ignore_ascii_case(moment)));
+        (self.dimension == Dimension::Duration && !self.is_unit_explicit && !is_moment).then(|| parse_elapsed(text)).flatten()
     }
 
     /// Returns the setting of a knob that a name ends with, as that of a window of Zeus, `__GlobalPowerLimitOptimizer_250`.
@@ -239,6 +250,26 @@ impl FieldColumn {
         let setting = number.parse::<f64>().ok().filter(|_| is_name)?;
         Some(self.unit.map_or(setting, |unit| unit.to_base_unit(setting)))
     }
+}
+
+/// Returns the seconds of a length of time such as `00:19:00`, or `1-02:30:00` with days before, as Slurm writes it. Two numbers alone
+/// may be hours and minutes, or minutes and seconds.
+fn parse_elapsed(text: &str) -> Option<f64> {
+    let is_whole = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let whole = |part: &str| part.parse::<u32>().ok().filter(|_| is_whole(part)).map(f64::from);
+    let (days, clock) = match text.trim().split_once('-') {
+        Some((days, clock)) => (whole(days)?, clock),
+        None => (0.0, text.trim()),
+    };
+    let mut parts = clock.splitn(3, ':');
+    let (hours, minutes, seconds) = (whole(parts.next()?)?, parts.next()?, parts.next()?.replace(',', "."));
+    let is_sixtieth = |part: &str| part.len() == 2 && is_whole(part) && part < "60";
+    if !is_sixtieth(minutes) || !is_sixtieth(seconds.split('.').next()?) {
+        return None;
+    }
+    let fraction_is_whole = seconds.split_once('.').is_none_or(|(_, fraction)| is_whole(fraction));
+    let seconds = seconds.parse::<f64>().ok().filter(|_| fraction_is_whole)?;
+    Some(((days * 24.0 + hours) * 60.0 + whole(minutes)?) * 60.0 + seconds)
 }
 
 /// Takes a row below the header for one of units, if it has a unit in each column of numbers, or nothing, and no number.

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use eadt_models::choose::{Glitch, SettingMeasurement, TuningKnob, TuningKnobs, find_glitches};
+use eadt_models::choose::{
+    CAP_NOT_KEPT_RATIO, Glitch, SettingChoices, SettingMeasurement, TuningKnob, TuningKnobs, find_glitches,
+};
 use eadt_recordings::shell_quote;
 use eadt_schemas::counts::counted_as;
 use eadt_schemas::figures::format_signed_percent;
@@ -17,7 +19,8 @@ use crate::points::{GroupKey, MixedColumn, PointGroup};
 pub enum NoteKind {
     /// Rows that the settings beside them contradict; they are left out of every choice.
     Glitch,
-    /// The only run of a setting, on which a choice would have rested, contradicts the settings beside it.
+    /// The only run of a setting, on which a choice would have rested, contradicts the settings beside it; or that of the reference is in
+    /// doubt.
     SingleRun,
     /// Time or power does not follow the knob.
     Irregular,
@@ -48,8 +51,6 @@ pub struct TableNote {
     pub text: String,
 }
 
-/// A board holds its cap within this part on average.
-const CAP_RATIO: f64 = 0.05;
 /// Energy and power × time that differ by more than this part are noted.
 const AGREE_RATIO: f64 = 0.05;
 /// Fewer equal times may be chance.
@@ -133,20 +134,32 @@ fn glitches(group: &PointGroup, knobs: TuningKnobs) -> Vec<(NoteKind, Vec<u64>, 
     checked.glitches.iter().map(note).collect()
 }
 
-/// Returns the notes on the single runs that a group's choices would have rested on.
-pub(crate) fn single_runs(key: &GroupKey, glitches: &[Glitch], knobs: TuningKnobs) -> Vec<TableNote> {
-    let note = |glitch: &Glitch| TableNote {
+/// Returns the notes on the single runs that a group's choices would have rested on, and on a reference that no other run confirms.
+pub(crate) fn single_runs(key: &GroupKey, choices: &SettingChoices, knobs: TuningKnobs) -> Vec<TableNote> {
+    let note = |glitch: &Glitch, role: &str, remedy: &str| TableNote {
         kind: NoteKind::SingleRun,
         groups: vec![key.clone()],
         rows: vec![glitch.row],
         text: format!(
-            "line {}: {} would be chosen, but {}, and no other run confirms it; left out of every choice: measure it again",
+            "line {}: {} {role}, but {}, and no other run confirms it; {remedy}",
             glitch.row,
             knobs.words(glitch.setting, glitch.second_setting),
             glitch.words()
         ),
     };
-    glitches.iter().filter(|glitch| glitch.is_single_run).map(note).collect()
+    let is_reference = |glitch: &Glitch| {
+        (glitch.setting, glitch.second_setting) == (choices.reference.setting, choices.reference.second_setting)
+    };
+    let left_out = |glitch: &Glitch| {
+        let role = if is_reference(glitch) { "is the reference" } else { "would be chosen" };
+        note(glitch, role, "left out of every choice: measure it again")
+    };
+    let in_doubt = |glitch: &Glitch| {
+        let remedy = "a knee may lie between them, so it counts; every saving is measured against it: measure it again";
+        note(glitch, "is the reference", remedy)
+    };
+    let single_runs = choices.glitches.iter().filter(|glitch| glitch.is_single_run).map(left_out);
+    single_runs.chain(choices.doubtful_reference.as_ref().map(in_doubt)).collect()
 }
 
 /// Returns the cap of a row, if a knob is one.
@@ -167,7 +180,7 @@ fn caps_not_kept(group: &PointGroup, knobs: TuningKnobs) -> Option<(Vec<u64>, St
         let cap = cap_of(m, knobs)?;
         settings.insert(cap.to_bits());
         let watts = m.energy_joules / m.duration_seconds / boards;
-        if watts > cap * (1.0 + CAP_RATIO) {
+        if watts > cap * (1.0 + CAP_NOT_KEPT_RATIO) {
             above.push((cap, watts, m.row));
         }
     }

@@ -147,7 +147,7 @@ pub fn tune_counted(
     for (key, group) in groups {
         match tune_group(key, group, request) {
             Ok(group) => {
-                tuning.notes.extend(single_runs(key, &group.choices.glitches, request.knobs));
+                tuning.notes.extend(single_runs(key, &group.choices, request.knobs));
                 tuning.groups.push(group);
             }
             Err(reason) => tuning.skipped.push(SkippedGroup { by: key.clone(), reason }),

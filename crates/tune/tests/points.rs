@@ -425,6 +425,62 @@ fn a_choice_does_not_rest_on_one_run_that_contradicts_its_neighbours() {
 }
 
 #[test]
+fn a_reference_that_the_next_settings_contradict_is_refused_or_in_doubt() {
+    for method in [ChoiceMethod::Measured, ChoiceMethod::Robust(RobustSettings { resamples: 100, ..RobustSettings::default() })] {
+        let caps = TuningRequest { method, ..robust(TuningKnob::PowerLimitWatts, 0.05) };
+        let mut rows = CAPS_WITH_A_FAST_ONE[..11].to_vec();
+        assert!(tuned(&sweep("a", "power_limit_watts", &rows), &caps).notes.is_empty());
+        rows[0].1 *= 1.12;
+        let tuning = tuned(&sweep("a", "power_limit_watts", &rows), &caps);
+        assert!(tuning.groups.is_empty(), "{method:?}: {:?}", tuning.groups);
+        assert_eq!(
+            tuning.skipped[0].reason,
+            "not known: row 2: the reference 400 W contradicts its neighbours (it took 8.979 s; the settings beside it leave 7.978 s or \
+             less), and every saving is measured against it: measure it again"
+        );
+        // Of few clocks, the voltage may rise between the two highest.
+        let clocks = TuningRequest { method, ..robust(TuningKnob::SmClockMhz, 0.2) };
+        let mut rows = SMOOTH_CLOCKS[..7].to_vec();
+        let clean = tuned(&sweep("a", "sm_clock_mhz", &rows), &clocks);
+        assert!(clean.notes.is_empty(), "{:?}", clean.notes);
+        rows[0].2 *= 1.1;
+        let tuning = tuned(&sweep("a", "sm_clock_mhz", &rows), &clocks);
+        assert_eq!(tuning.groups[0].choices.constrained.setting, clean.groups[0].choices.constrained.setting, "{method:?}");
+        assert_eq!(kinds(&tuning), [NoteKind::SingleRun]);
+        assert_eq!(
+            (tuning.notes[0].rows.as_slice(), tuning.notes[0].text.as_str()),
+            (
+                &[2][..],
+                "line 2: 1410 MHz is the reference, but it drew 382 W; the settings beside it leave 351 W or less, and no other run \
+                 confirms it; a knee may lie between them, so it counts; every saving is measured against it: measure it again"
+            )
+        );
+    }
+}
+
+#[test]
+fn a_knee_in_a_wide_step_of_caps_refuses_no_reference() {
+    let request = TuningRequest { method: ChoiceMethod::Measured, ..robust(TuningKnob::PowerLimitWatts, 0.3) };
+    // Each board draws its cap: one is smooth, and one is bound by its memory above 300 W.
+    let smooth =
+        [(700.0, 110.2, 700.0), (500.0, 136.5, 500.0), (400.0, 163.5, 400.0), (350.0, 191.1, 350.0), (300.0, 259.5, 300.0)];
+    let bound =
+        [(400.0, 100.0, 400.0), (300.0, 100.4, 300.0), (250.0, 114.0, 250.0), (200.0, 138.0, 200.0), (150.0, 190.0, 150.0)];
+    for (rows, chosen) in [(smooth, 500.0), (bound, 250.0)] {
+        let tuning = tuned(&sweep("a", "power_limit_watts", &rows), &request);
+        assert!(tuning.skipped.is_empty(), "{:?}", tuning.skipped);
+        assert_eq!(tuning.groups[0].choices.constrained.setting, chosen);
+        assert_eq!((kinds(&tuning), tuning.notes[0].rows.as_slice()), (vec![NoteKind::SingleRun], &[2][..]));
+        assert!(tuning.notes[0].text.contains("a knee may lie between them, so it counts"), "{}", tuning.notes[0].text);
+    }
+    // A reference that took 12 % longer than the next cap is refused however wide the step is.
+    let mut slow = bound;
+    slow[0].1 = 112.5;
+    let tuning = tuned(&sweep("a", "power_limit_watts", &slow), &request);
+    assert!(tuning.groups.is_empty(), "{:?}", tuning.groups);
+}
+
+#[test]
 fn two_glitches_beside_each_other_change_no_choice() {
     let row = |index: u32| {
         let clock = 1400.0 - 50.0 * f64::from(index);
@@ -845,6 +901,34 @@ fn a_rate_is_no_duration() {
         let maps = [format!("duration_seconds={head}")];
         let maps: Vec<&str> = maps.iter().map(String::as_str).collect();
         assert_eq!(tuned(&text, &request(TuningKnob::SmClockMhz, &["workload"], &maps)).groups.len(), 2, "{head}");
+    }
+}
+
+#[test]
+fn a_duration_may_be_in_hours_minutes_and_seconds() {
+    let with = |head: &str, longest: &str| {
+        format!("sm_clock_mhz,{head},mean_power_watts\n1400,00:10:00,300\n1300,0:11:30.500,250\n1200,{longest},230\n")
+    };
+    let mapped = |map: &str| {
+        let found = request(TuningKnob::SmClockMhz, &[], &[map]);
+        TuningRequest { max_slowdown_ratio: Some(1000.0), ..found }
+    };
+    for (longest, seconds) in [("0:12:00", 720.0), ("00:12:00,25", 720.25), ("1-02:30:00", 95_400.0), ("100:00:00", 360_000.0)] {
+        let text = with("elapsed", longest).replace("00:12:00,25", "\"00:12:00,25\"");
+        let tuning = tuned(&text, &mapped("duration_seconds=elapsed"));
+        let times: Vec<f64> = tuning.groups[0].points.iter().map(|point| point[1]).collect();
+        assert_eq!(times, [600.0, 690.5, seconds], "{longest}");
+    }
+    for (head, map, longest) in [
+        ("elapsed", "duration_seconds=elapsed", "12:00"),
+        ("elapsed", "duration_seconds=elapsed", "00:75:00"),
+        ("elapsed", "duration_seconds=elapsed", "00:12:00:00"),
+        ("elapsed", "duration_seconds=elapsed", "-00:12:00"),
+        ("elapsed", "duration_seconds=elapsed:min", "00:12:00"),
+        ("start_time", "duration_seconds=start_time", "00:12:00"),
+    ] {
+        let message = refused(&with(head, longest), &mapped(map));
+        assert!(message.contains("is not a number"), "{map} {longest}: {message}");
     }
 }
 

@@ -104,7 +104,9 @@ impl Glitch {
             GlitchQuantity::Power => ("drew", "W", 0),
         };
         let [low, high] = self.expected;
-        if high.is_finite() {
+        if low == 0.0 {
+            format!("it {what} {:.digits$} {unit}; the settings beside it leave {high:.digits$} {unit} or less", self.value)
+        } else if high.is_finite() {
             format!(
                 "it {what} {:.digits$} {unit}; the settings beside it leave {low:.digits$} to {high:.digits$} {unit}",
                 self.value
@@ -199,7 +201,7 @@ const UNDECIDED_DISTANCE: f64 = 0.03;
 
 /// Largest distance of a value from that of a neighbour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum NeighbourReach {
+pub(super) enum NeighbourReach {
     /// As far as is possible: no row outside of it can be right.
     Possible,
     /// As far as is usual.

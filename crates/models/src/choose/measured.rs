@@ -69,6 +69,7 @@ pub(super) fn choices(
         measurements: 0,
         fits: None,
         glitches: Vec::new(),
+        doubtful_reference: None,
         irregular: false,
     }
 }

@@ -9,6 +9,7 @@ mod leave_one_out;
 mod measured;
 mod pareto;
 mod preset;
+mod reference_run;
 mod robust;
 mod runs;
 mod single_run;
@@ -25,6 +26,9 @@ pub use preset::{InvalidPreset, LimitPreset, WorkloadLimits};
 pub use robust::RobustSettings;
 pub use runs::{CombinedRuns, DroppedRun, FixedWorkRun, combine};
 pub use validate::{PromiseVerdict, PromisedChoice, ValidationTolerances, validate};
+
+/// A board that draws more than its cap by more than this part on average did not keep it.
+pub const CAP_NOT_KEPT_RATIO: f64 = 0.05;
 
 /// The knob that is turned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -234,6 +238,9 @@ pub struct SettingChoices {
     /// Rows that their neighbours contradict, and single runs that a choice would have rested on; they are in no choice.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub glitches: Vec<Glitch>,
+    /// The run of the reference, if it is above what the settings below it continue to. A knee may lie between them, so it counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doubtful_reference: Option<Glitch>,
     /// More than a quarter of the settings contradict their neighbours: time or power does not follow the knob.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub irregular: bool,
@@ -302,13 +309,17 @@ pub fn choose(
     while let Some(run) = single_run::find_contradicted_run(knobs, &checked.accepted, &choices) {
         checked.accepted.retain(|m| !run.is_of(m));
         checked.glitches.push(run);
-        choices = choose_among(knobs, measurements, &checked, limits, method).map_err(|refusal| ChoiceRefusal::SingleRun {
-            words: knobs.words(run.setting, run.second_setting),
-            glitch: Box::new(run),
-            refusal: Box::new(refusal),
+        choices = choose_among(knobs, measurements, &checked, limits, method).map_err(|refusal| match refusal {
+            ChoiceRefusal::Reference { .. } => refusal,
+            refusal => ChoiceRefusal::SingleRun {
+                words: knobs.words(run.setting, run.second_setting),
+                glitch: Box::new(run),
+                refusal: Box::new(refusal),
+            },
         })?;
     }
     checked.glitches.sort_by_key(|glitch| glitch.row);
+    choices.doubtful_reference = single_run::find_doubtful_reference(knobs, &checked.accepted, &choices);
     choices.measurements = measurements.len();
     choices.glitches = checked.glitches;
     choices.irregular = checked.irregular;

@@ -1,17 +1,27 @@
 //! A choice that rests on a single run that its neighbours contradict: the run is left out, and the choice made without it.
 //!
-//! Only the settings that are chosen are compared, so that the limits can be far tighter than those of [`super::glitch`]:
-//! what no choice rests on does no harm. Along a clock or a cap, time and power have a shape. As the setting falls, time rises, and
-//! ever faster; power falls, and ever slower, except where a limit begins or ends to hold the clock. So the settings on either side,
-//! as logarithms, leave a least value: the lines through the next two, up to the line between both sides. The distance below it has
-//! to be more than 4 %, and more than the others have from theirs. A power that is too low counts if the energy is too low with it.
+//! Only the settings that are chosen and the reference are compared, so that the limits can be far tighter than those of
+//! [`super::glitch`]: what no choice rests on does no harm. Along a clock or a cap, time and power have a shape. As the setting
+//! falls, time rises, and ever faster; power falls, and ever slower, except where a limit begins or ends to hold the clock. So the
+//! settings on either side, as logarithms, leave a least value: the lines through the next two, up to the line between both sides.
+//! The distance below it has to be more than 4 %, and more than the others have from theirs. A power that is too low counts if the
+//! energy is too low with it.
+//!
+//! A cap that the board exceeds is not in force. Such settings are no evidence about others. Of their own, only a time below that of
+//! the next higher cap is a contradiction.
+//!
+//! Every saving is measured against the reference. It contradicts the settings below it if its time or its power is above what
+//! they leave, and its energy is, too: a limit or a knee between two clocks leaves the energy as it is, or lowers it. Between two caps
+//! that bind it may raise it, as time flattens and power is the cap: a wide step has room for that. The distance has to be more than
+//! 5.5 %, see [`super::reference_run`].
 //!
 //! The median of three runs is no single run. Of two, the one that is too low goes if the other one is not.
 //!
 //! Of 155 published sweeps, at six limits each, none has a choice that a neighbour contradicts so.
 
-use super::glitch::{Glitch, GlitchQuantity};
-use super::{SettingChoice, SettingChoices, SettingMeasurement, TuningKnob, TuningKnobs};
+use super::glitch::{Glitch, GlitchQuantity, NeighbourReach};
+use super::reference_run::{ReferenceExcess, reference_excess};
+use super::{CAP_NOT_KEPT_RATIO, SettingChoice, SettingChoices, SettingMeasurement, TuningKnob, TuningKnobs};
 use crate::stats::median;
 
 /// Fewer settings of a sweep show no shape.
@@ -35,15 +45,15 @@ const QUANTITIES: [GlitchQuantity; 2] = [GlitchQuantity::Duration, GlitchQuantit
 
 /// A setting of a sweep; its values are medians over its runs, as logarithms.
 #[derive(Debug, Clone)]
-struct SweepSetting {
-    setting: f64,
-    duration: f64,
-    power: f64,
-    runs: Vec<SettingMeasurement>,
+pub(super) struct SweepSetting {
+    pub(super) setting: f64,
+    pub(super) duration: f64,
+    pub(super) power: f64,
+    pub(super) runs: Vec<SettingMeasurement>,
 }
 
 impl SweepSetting {
-    fn value(&self, quantity: GlitchQuantity) -> f64 {
+    pub(super) fn value(&self, quantity: GlitchQuantity) -> f64 {
         match quantity {
             GlitchQuantity::Duration => self.duration,
             GlitchQuantity::Power => self.power,
@@ -51,12 +61,14 @@ impl SweepSetting {
     }
 }
 
-/// Settings along one knob, the highest first, and the place of the one that is compared.
+/// Settings along one knob, the highest first, and the place of the one that is compared. Of the others, only those in force.
 #[derive(Debug)]
 struct ChosenSetting {
     knob: TuningKnob,
     sweep: Vec<SweepSetting>,
     at: usize,
+    /// The board kept the cap. Always true of a clock, and if no cap was kept: then the power is of several boards.
+    is_in_force: bool,
 }
 
 /// The values that the settings beside one leave for it, as logarithms.
@@ -82,7 +94,18 @@ pub(super) fn find_contradicted_run(
     let place = |choice: &SettingChoice| (choice.setting, choice.second_setting);
     let all = [&choices.constrained, &choices.min_energy, &choices.min_edp, &choices.min_ed2p, &choices.knee];
     let mut chosen = all.into_iter().filter(|choice| place(choice) != place(&choices.reference));
-    chosen.find_map(|choice| contradicted_run(&sweep_of(knobs, measurements, choice)?))
+    chosen
+        .find_map(|choice| contradicted_run(&sweep_of(knobs, measurements, choice)?))
+        .or_else(|| reference_run(&sweep_of(knobs, measurements, &choices.reference)?, NeighbourReach::Possible))
+}
+
+/// Returns the single run of the reference if it is above what the settings below usually leave, though no more than is possible.
+pub(super) fn find_doubtful_reference(
+    knobs: TuningKnobs,
+    measurements: &[SettingMeasurement],
+    choices: &SettingChoices,
+) -> Option<Glitch> {
+    reference_run(&sweep_of(knobs, measurements, &choices.reference)?, NeighbourReach::Usual)
 }
 
 /// Returns the sweep of the first knob that a choice is in, or that of the second one if the first has too few settings. `None` if
@@ -106,7 +129,21 @@ fn chosen_setting(knob: TuningKnob, chosen: f64, mut runs: Vec<(f64, SettingMeas
     let by_setting: Vec<&[(f64, SettingMeasurement)]> = runs.chunk_by(|a, b| a.0 == b.0).collect();
     let at = by_setting.iter().position(|runs| runs.iter().all(|(setting, _)| *setting == chosen))?;
     let sweep: Vec<SweepSetting> = by_setting.into_iter().filter_map(sweep_setting).collect();
-    (sweep.len() >= SETTINGS_MIN).then_some(ChosenSetting { knob, sweep, at })
+    (sweep.len() >= SETTINGS_MIN).then(|| settings_in_force(knob, sweep, at))
+}
+
+/// Leaves out the other settings whose cap was not in force.
+fn settings_in_force(knob: TuningKnob, sweep: Vec<SweepSetting>, at: usize) -> ChosenSetting {
+    let is_kept = |setting: &SweepSetting| {
+        knob != TuningKnob::PowerLimitWatts || setting.power <= setting.setting + CAP_NOT_KEPT_RATIO.ln_1p()
+    };
+    if !sweep.iter().any(is_kept) {
+        return ChosenSetting { knob, sweep, at, is_in_force: true };
+    }
+    let is_in_force = is_kept(&sweep[at]);
+    let kept_above = sweep[..at].iter().filter(|setting| is_kept(setting)).count();
+    let used = sweep.into_iter().enumerate().filter(|(index, setting)| *index == at || is_kept(setting));
+    ChosenSetting { knob, sweep: used.map(|(_, setting)| setting).collect(), at: kept_above, is_in_force }
 }
 
 fn sweep_setting(runs: &[(f64, SettingMeasurement)]) -> Option<SweepSetting> {
@@ -151,26 +188,58 @@ fn contradicted_run(chosen: &ChosenSetting) -> Option<Glitch> {
 
 /// Returns the range that the settings beside a chosen one leave, if it is below it by more than the others are off theirs.
 fn contradiction(chosen: &ChosenSetting, quantity: GlitchQuantity) -> Option<ShapeRange> {
-    let ChosenSetting { knob, sweep, at } = chosen;
+    let ChosenSetting { knob, sweep, at, is_in_force } = chosen;
     let own = sweep.get(*at)?;
-    let range = shape_range(*knob, sweep, *at, quantity)?;
+    let range = if *is_in_force { shape_range(*knob, sweep, *at, quantity) } else { unkept_cap_range(sweep, *at, quantity) }?;
     let mut below = range.low - own.value(quantity);
     if quantity == GlitchQuantity::Power
         && let Some(duration) = duration_range(sweep, *at)
     {
         below = below.min(duration.low + range.low - own.duration - own.power);
     }
-    let is_beside_off = || is_next_cap_off(*knob, sweep, *at) || is_highest_off(sweep, *at);
-    if below <= DISTANCE_MIN || (quantity == GlitchQuantity::Duration && is_beside_off()) {
+    let is_beside_off = || match quantity {
+        GlitchQuantity::Duration => is_next_cap_off(*knob, sweep, *at) || is_highest_off(*knob, sweep, *at, quantity),
+        GlitchQuantity::Power => *knob == TuningKnob::PowerLimitWatts && is_highest_off(*knob, sweep, *at, quantity),
+    };
+    if below <= DISTANCE_MIN || is_beside_off() {
         return None;
     }
-    let rest = without(sweep, *at);
-    let distance = |index: usize| Some(shape_range(*knob, &rest, index, quantity)?.distance(rest[index].value(quantity)));
+    (below > scatter_margin(*knob, &without(sweep, *at), quantity)).then_some(range)
+}
+
+/// Returns the least distance of a contradiction to settings that contradict each other, too.
+fn scatter_margin(knob: TuningKnob, rest: &[SweepSetting], quantity: GlitchQuantity) -> f64 {
+    let distance = |index: usize| Some(shape_range(knob, rest, index, quantity)?.distance(rest[index].value(quantity)));
     let mut distances: Vec<f64> = (1..rest.len()).filter_map(distance).collect();
     distances.sort_by(|a, b| b.total_cmp(a));
     let largest = distances.first().copied().unwrap_or(0.0);
     let second = distances.get(1).copied().unwrap_or(largest);
-    (below > (TIMES_LARGEST * largest).max(TIMES_SECOND * second)).then_some(range)
+    (TIMES_LARGEST * largest).max(TIMES_SECOND * second)
+}
+
+/// Returns the single run of the reference that is above what the settings below it leave; `None` if there is none.
+fn reference_run(reference: &ChosenSetting, reach: NeighbourReach) -> Option<Glitch> {
+    let ChosenSetting { knob, sweep, at: 0, .. } = reference else { return None };
+    let own = sweep.first()?;
+    if own.runs.len() >= MEDIAN_RUNS {
+        return None;
+    }
+    let rest = without(sweep, 0);
+    let exceeds = |excess: &ReferenceExcess| excess.above > scatter_margin(*knob, &rest, excess.quantity);
+    let excess = QUANTITIES.into_iter().filter_map(|quantity| reference_excess(*knob, sweep, quantity, reach)).find(exceeds)?;
+    let mut above = own.runs.iter().filter(|run| run_value(run, excess.quantity) - excess.most > DISTANCE_MIN);
+    match (above.next(), above.next()) {
+        (Some(run), None) => Some(Glitch {
+            row: run.row,
+            setting: run.setting,
+            second_setting: run.second_setting,
+            quantity: excess.quantity,
+            value: run_value(run, excess.quantity).exp(),
+            expected: [0.0, excess.most.exp()],
+            is_single_run: true,
+        }),
+        _ => None,
+    }
 }
 
 /// Returns whether the time of the lowest cap agrees with the others if the next one is left out, and both drew about the same.
@@ -184,11 +253,11 @@ fn is_next_cap_off(knob: TuningKnob, sweep: &[SweepSetting], at: usize) -> bool 
     range.is_none_or(|range| range.low - sweep[at].duration < NEXT_DISTANCE_MIN)
 }
 
-/// Returns whether the time of the setting below the highest one agrees with the others if the highest one is left out: a slow first run
-/// is compared with nothing above it.
-fn is_highest_off(sweep: &[SweepSetting], at: usize) -> bool {
-    let agrees = |range: ShapeRange| range.low - sweep[at].duration < NEXT_DISTANCE_MIN;
-    at == 1 && duration_range(&without(sweep, 0), 0).is_none_or(agrees)
+/// Returns whether the setting below the highest one agrees with the others if the highest one is left out: that one is compared with
+/// nothing above it.
+fn is_highest_off(knob: TuningKnob, sweep: &[SweepSetting], at: usize, quantity: GlitchQuantity) -> bool {
+    let agrees = |range: ShapeRange| range.low - sweep[at].value(quantity) < NEXT_DISTANCE_MIN;
+    at == 1 && shape_range(knob, &without(sweep, 0), 0, quantity).is_none_or(agrees)
 }
 
 fn without(sweep: &[SweepSetting], at: usize) -> Vec<SweepSetting> {
@@ -206,6 +275,12 @@ fn shape_range(knob: TuningKnob, sweep: &[SweepSetting], at: usize, quantity: Gl
 fn line(sweep: &[SweepSetting], quantity: GlitchQuantity, through: [usize; 2], at: usize) -> f64 {
     let [first, second] = through.map(|index| (sweep[index].setting, sweep[index].value(quantity)));
     second.1 + (second.1 - first.1) / (second.0 - first.0) * (sweep[at].setting - second.0)
+}
+
+/// Returns what the next higher cap leaves for one that the board exceeded: at least its time.
+fn unkept_cap_range(sweep: &[SweepSetting], at: usize, quantity: GlitchQuantity) -> Option<ShapeRange> {
+    let higher = sweep.get(at.checked_sub(1)?)?;
+    (quantity == GlitchQuantity::Duration).then_some(ShapeRange { low: higher.duration, high: f64::INFINITY })
 }
 
 /// Returns what the others leave for the time of a setting: at least that of the next higher one, and no bend away from the lines
@@ -232,8 +307,16 @@ fn duration_range(sweep: &[SweepSetting], at: usize) -> Option<ShapeRange> {
 }
 
 /// Returns what the others leave for the power of a setting: at least that of the next lower one, and no bend away from the lines
-/// beside it. A cap may begin to hold the board at the lowest one: from there power falls as the cap.
+/// beside it. A cap may begin to hold the board at the lowest one: from there power falls as the cap. A cap that is kept leaves no more
+/// than itself.
 fn power_range(knob: TuningKnob, sweep: &[SweepSetting], at: usize) -> Option<ShapeRange> {
+    let ShapeRange { low, high } = power_shape(knob, sweep, at)?;
+    let SweepSetting { setting, power, .. } = sweep[at];
+    let is_bound = knob == TuningKnob::PowerLimitWatts && power <= setting + CAP_NOT_KEPT_RATIO.ln_1p();
+    Some(ShapeRange { low: if is_bound { low.min(setting) } else { low }, high })
+}
+
+fn power_shape(knob: TuningKnob, sweep: &[SweepSetting], at: usize) -> Option<ShapeRange> {
     let through = |first: usize, second: usize| line(sweep, GlitchQuantity::Power, [first, second], at);
     let lower = sweep.get(at + 1).map(|lower| lower.power);
     let Some(higher) = at.checked_sub(1).map(|index| sweep[index].power) else {
@@ -342,6 +425,72 @@ mod tests {
                 let robust = ChoiceMethod::Robust(RobustSettings::default());
                 claims_no_more_than_the_others(knob, count, robust, 1.0, &[0.88, 0.7]);
             }
+        }
+    }
+
+    #[test]
+    fn a_reference_that_is_off_makes_no_claim() {
+        for (knob, count) in [CLOCKS, CAPS].into_iter().flat_map(|knob| [5, 7, 9, 12].map(|count| (knob, count))) {
+            let rows = sweep(knob, count);
+            let clean = measured(knob, &rows);
+            assert!(clean.glitches.is_empty() && clean.doubtful_reference.is_none(), "{knob:?} {count}: {clean:?}");
+            for (factor, is_time) in [1.08, 1.12, 1.2, 1.3].into_iter().flat_map(|factor| [(factor, true), (factor, false)]) {
+                let mut wrong = rows.clone();
+                wrong[0] = if is_time { scaled(rows[0], factor, 1.0) } else { scaled(rows[0], 1.0, factor) };
+                for method in [ChoiceMethod::Measured, ChoiceMethod::Robust(RobustSettings::default())] {
+                    let what = format!("{knob:?} {count} {method:?} times {factor}, time {is_time}");
+                    match choose(knob, &wrong, &limits(1.0), method) {
+                        Err(refusal) => assert!(matches!(refusal, ChoiceRefusal::Reference { .. }), "{what}: {refusal}"),
+                        // The voltage may rise between the two highest clocks.
+                        Ok(found) => {
+                            let is_doubtful = found.doubtful_reference.is_some_and(|run| run.row == 1);
+                            assert!(knob == CLOCKS && !is_time && is_doubtful, "{what}: {found:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn of_two_runs_of_the_reference_the_slow_one_goes() {
+        let rows = sweep(CAPS, 9);
+        let slow = scaled(rows[0], 1.25, 1.0);
+        let again = |m: SettingMeasurement, row: u64| SettingMeasurement { row, ..m };
+        let with = |runs: &[SettingMeasurement]| [runs, &rows[1..]].concat();
+        let found = measured(CAPS, &with(&[slow, again(rows[0], 10)]));
+        assert_eq!((single_runs(&found), found.constrained), (vec![1], measured(CAPS, &rows).constrained));
+        assert_eq!(found.glitches[0].expected[0], 0.0);
+        assert!(found.glitches[0].words().ends_with("s or less"), "{}", found.glitches[0].words());
+        // The median of three rests on none of them.
+        assert_eq!(single_runs(&measured(CAPS, &with(&[slow, again(slow, 10), again(rows[0], 11)]))), [0_u64; 0]);
+    }
+
+    /// Returns caps of which the lowest ones are below what the board can draw.
+    fn caps_with_a_floor(count: u32, floor_watts: f64) -> Vec<SettingMeasurement> {
+        let of = |index: u32| {
+            let cap = 300.0 - 180.0 * f64::from(index) / f64::from(count - 1);
+            let watts = cap.clamp(floor_watts, 260.0);
+            row(index, cap, 100.0 * (0.6 / ((watts - 45.0) / 215.0).powf(0.6) + 0.4), watts)
+        };
+        (0..count).map(of).collect()
+    }
+
+    #[test]
+    fn caps_that_the_board_cannot_keep_are_no_contradiction() {
+        for (count, floor) in [6, 8, 10].into_iter().flat_map(|count| [140.0, 150.0, 160.0, 175.0].map(|floor| (count, floor))) {
+            let rows = caps_with_a_floor(count, floor);
+            for max in [0.05, 0.1, 0.3, 1.0] {
+                let found = choose(CAPS, &rows, &limits(max), ChoiceMethod::Measured).unwrap();
+                assert!(found.glitches.is_empty(), "{count} {floor} {max}: {:?}", found.glitches);
+            }
+            // One that is faster than the next higher cap is.
+            let lowest = rows.len() - 1;
+            let mut wrong = rows.clone();
+            wrong[lowest] = scaled(rows[lowest], 0.85, 1.0);
+            let clean = measured(CAPS, &rows);
+            let found = measured(CAPS, &wrong);
+            assert!(found.constrained.saving_ratio <= clean.constrained.saving_ratio + 0.03, "{count} {floor}: {found:?}");
         }
     }
 
