@@ -9,6 +9,8 @@ from torch import nn
 
 #: Classes that call the model that they have as ``module``, and no more. Others may have such an attribute, too.
 WRAPPERS: Final = frozenset({"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DeepSpeedEngine", "_FabricModule"})
+#: Classes that have parts of the weights on each rank.
+SHARDING: Final = frozenset({"FullyShardedDataParallel", "FSDPModule"})
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -20,6 +22,13 @@ def unwrapped(model: nn.Module) -> nn.Module:
         if not isinstance(inner, nn.Module):
             return model
         model = inner
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Returns whether ranks have parts of the weights, and exchange them in a pass (FSDP, ZeRO-3, DTensor)."""
+    if any(SHARDING.intersection(kind.__name__ for kind in type(module).__mro__) for module in model.modules()):
+        return True
+    return any(hasattr(parameter, "to_local") or hasattr(parameter, "ds_id") for parameter in model.parameters())
 
 
 def is_called(module: nn.Module) -> bool:

@@ -21,12 +21,14 @@ from .forward import (
     Hook,
     MadeLeaves,
     OwnWeights,
+    Unscripted,
     View,
     edges_of,
     in_backward,
     inert,
     is_closed,
     is_compiled,
+    is_exported,
     leaves_of,
     walk,
     when_compiling,
@@ -86,7 +88,7 @@ def trace_of(model: nn.Module, block: nn.Module) -> Trace:
     return _traces.setdefault(block, Trace()) if is_compiled(model) else Trace()
 
 
-class Boundary:
+class Boundary(Unscripted):
     """Hook that detaches the inputs of the first block, but for those that later blocks take as well: these lead to their gradients.
 
     Where no pass showed how blocks are called, it is the first input of which a gradient is wanted: the others may go to each block.
@@ -118,7 +120,7 @@ class Boundary:
         self._note = when_compiling(self._on_compiling)
 
     def __call__(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if not torch.compiler.is_compiling() and self._thaw_left():
+        if is_exported() or (not torch.compiler.is_compiling() and self._thaw_left()):
             return args, kwargs
         # Some loops train a model in the mode of evaluation.
         if torch.is_grad_enabled() and not (self._note() if torch.compiler.is_compiling() else self._may_cut(args, kwargs)):
@@ -278,7 +280,7 @@ class CallOrder:
         note = when_compiling(lambda: trace.on_call(module))
 
         def hook(_module: nn.Module, _: Any) -> None:
-            if not torch.is_grad_enabled():
+            if not torch.is_grad_enabled() or is_exported():
                 return
             if torch.compiler.is_compiling():
                 note()

@@ -40,6 +40,13 @@ HIDDEN: Final = (
     "reentrant gradient checkpointing in front of the blocks hides whether something else wants its gradients: use use_reentrant=False"
 )
 
+SCRIPTED: Final = (
+    "EADT has a hook on this module, which torch.jit.script cannot compile: script another model that is given this one's state_dict(), "
+    "or use torch.jit.trace or torch.export"
+)
+#: Earlier versions of PyTorch do not show it.
+_is_exporting: Final = getattr(torch.compiler, "is_exporting", lambda: False)
+
 #: What begins a backward pass.
 BACKWARD: Final = frozenset({torch.autograd.grad.__code__, torch.autograd.backward.__code__})
 
@@ -47,7 +54,15 @@ BACKWARD: Final = frozenset({torch.autograd.grad.__code__, torch.autograd.backwa
 Edge = tuple[Any, int]
 
 
-class Hook:
+class Unscripted:
+    """What torch.jit.script cannot compile, with the reason: it asks each hook of a module for its name."""
+
+    @property
+    def __name__(self) -> str:
+        raise AttributeError(SCRIPTED)
+
+
+class Hook(Unscripted):
     """A hook on a module. A copy of the module, or one that was pickled, has one in its place that does nothing and needs no package."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
@@ -58,6 +73,11 @@ class Hook:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return inert()
+
+
+def is_exported() -> bool:
+    """Returns whether torch.export or torch.jit.trace records this pass: it is none of training, and what hooks do in it would stay."""
+    return _is_exporting() if torch.compiler.is_compiling() else torch.jit.is_tracing()
 
 
 def inert() -> tuple[Any, ...]:
@@ -206,6 +226,10 @@ class PassWatch:
         self._ran_without: set[int] = set()
         self._block_hooks: list[Any] = []
         self._outer_hooks: dict[nn.Module, Any] = {}
+        #: Those for what comes after the first pass of the step.
+        self._later_hooks: list[Any] = []
+        #: Whether the step of now is looked at, and its end is waited for.
+        self.is_looking = False
         self._is_whole = False
         #: Identities of the model's weights, outside of a pass.
         self._weights: set[int] = set()
@@ -217,9 +241,11 @@ class PassWatch:
     def look_again(self, whole: bool = False) -> None:
         """Looks at the next pass: for reentrant checkpointing, and if ``whole`` is true at all else."""
         if self.was_reentrant or (self._block_hooks and (self._is_whole or self.was_compiled or not whole)):
+            self.is_looking = self.is_looking or whole
             return
         self._remove()
         self._forget()
+        self.is_looking = whole
         # Not those in the pass: sharded weights may have others in their place there.
         self._weights = {id(parameter) for parameter in self._model.parameters()} if whole else set()
         self._own_weights = OwnWeights(self._given) if whole else None
@@ -232,6 +258,8 @@ class PassWatch:
                 if whole:
                     self._block_hooks.append(block.register_forward_hook(Hook(self._after(index))))
                     self._block_hooks += self._hooks_inside(index, block) if is_seen else []
+        if is_seen and self._blocks:
+            self._block_hooks += self._hooks_in_front()
         self._is_whole = whole
         for module in path_to(self._model, self._blocks[0]) if whole and self._block_hooks else ():
             # What is compiled whole would have its hooks compiled, too.
@@ -248,17 +276,64 @@ class PassWatch:
         """Returns hooks on the parts of a block on which the loop has some: they run after these."""
 
         def look(_module: nn.Module, _: Any, output: Any) -> None:
-            if torch.compiler.is_compiling():
-                self._note()
-            elif torch.is_grad_enabled() and not in_backward():
-                self._safely(self._note_hooked, index, output)
+            if not self._is_compiled_now():
+                self._look_for_hooks(index, output)
 
-        parts = [part for part in block.modules() if part is not block and part._forward_hooks and is_called(part)]
+        def look_before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if not self._is_compiled_now():
+                self._look_for_hooks(index, [args, kwargs])
+
+        parts = [part for part in block.modules() if part is not block and is_called(part)]
+        return [
+            *(part.register_forward_hook(Hook(look)) for part in parts if part._forward_hooks),
+            *(part.register_forward_pre_hook(Hook(look_before), with_kwargs=True) for part in parts if part._forward_pre_hooks),
+        ]
+
+    def _hooks_in_front(self) -> list[Any]:
+        """Returns hooks on modules outside of the blocks on which the loop has some: what they give before the first block is in front."""
+        passed = {id(module) for block in self._blocks for module in block.modules()}
+        passed.update(id(module) for module in path_to(self._model, self._blocks[0]))
+
+        def look(_module: nn.Module, _: Any, output: Any) -> None:
+            if not torch.compiler.is_compiling() and not self._called:
+                self._look_for_hooks(0, output)
+
+        parts = [part for part in self._model.modules() if part._forward_hooks and id(part) not in passed and is_called(part)]
         return [part.register_forward_hook(Hook(look)) for part in parts]
 
-    def _note_hooked(self, index: int, output: Any) -> None:
-        if any(_is_hooked(tensor) for tensor in tensors_of(output)):
+    def _look_for_hooks(self, index: int, value: Any) -> None:
+        if torch.is_grad_enabled() and not in_backward():
+            self._safely(self._note_hooked, index, value)
+
+    def _note_hooked(self, index: int, value: Any) -> None:
+        if any(_is_hooked(tensor) for tensor in tensors_of(value)):
             self._hooked.add(index)
+
+    def end_step(self) -> None:
+        """Ends a look at the end of its step."""
+        self.conclude()
+        later, self._later_hooks = self._later_hooks, []
+        for hook in later:
+            hook.remove()
+        if self.is_looking and not self._block_hooks and not self._outer_hooks:
+            self._forget()
+        self.is_looking = False
+
+    def _look_on(self) -> None:
+        """Looks at what is wanted of the blocks in other passes of the step, as a penalty that takes gradients by name."""
+        if not self.is_looking or self._later_hooks or self.was_compiled or is_compiled(self._given):
+            return
+
+        def after(index: int) -> Callable[..., None]:
+            def look(_module: nn.Module, _: Any, output: Any) -> None:
+                if not torch.compiler.is_compiling() and torch.is_grad_enabled() and not in_backward():
+                    self._safely(self._look_at_later, index, output)
+
+            return look
+
+        self._later_hooks = [
+            block.register_forward_hook(Hook(after(index))) for index, block in enumerate(self._blocks) if is_called(block)
+        ]
 
     def conclude(self) -> None:
         """Ends a look at passes without seen outputs, as when a loop calls a method of the model that is not ``forward``."""
@@ -281,8 +356,8 @@ class PassWatch:
         if self.was_compiled:
             # Compiled code has the hooks in it, where they do nothing.
             return
-        hooks = [*self._block_hooks, *self._outer_hooks.values()]
-        self._block_hooks, self._outer_hooks = [], {}
+        hooks = [*self._block_hooks, *self._outer_hooks.values(), *self._later_hooks]
+        self._block_hooks, self._outer_hooks, self._later_hooks = [], {}, []
         for hook in hooks:
             hook.remove()
 
@@ -293,25 +368,42 @@ class PassWatch:
         #: The block that was called last, and what it gave: the model may put hooks on it before it calls the next one.
         self._last: tuple[int, list[torch.Tensor]] = (0, [])
         self._own: set[Any] = set()
+        #: What the block that was called last in another pass of the step gave.
+        self._later: set[Edge] = set()
         self._shared: set[Edge] = set()
         self._problem: str | None = None
         self._is_known = True
 
+    def _look_at_later(self, index: int, output: Any) -> None:
+        self._note_hooked(index, output)
+        edges = set(edges_of(output))
+        before = self._later if index > 0 else set()
+        self._later = edges
+        for node, _ in edges:
+            node.register_prehook(self._on_gradients(index, before))
+
     def _on_compiling(self) -> None:
         self.was_compiled = True
 
+    def _is_compiled_now(self) -> bool:
+        """Returns whether a pass is compiled now, which is noted, or exported, which is not."""
+        if is_exported():
+            return True
+        if torch.compiler.is_compiling():
+            self._note()
+            return True
+        return False
+
     def _before(self, index: int) -> Callable[..., None]:
         def hook(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if torch.compiler.is_compiling():
-                self._note()
-            elif block.training:
+            if not self._is_compiled_now() and block.training:
                 self._safely(self._on_block, index, args, kwargs)
 
         return hook
 
     def _after(self, index: int) -> Callable[..., None]:
         def hook(block: nn.Module, _: Any, output: Any) -> None:
-            if not torch.compiler.is_compiling() and block.training:
+            if not torch.compiler.is_compiling() and block.training and not is_exported():
                 self._safely(self._on_block_output, index, output)
 
         return hook
@@ -378,6 +470,7 @@ class PassWatch:
             return
         outputs: set[Edge] = set().union(*self._outputs.values())
         if index == 0:
+            self._note_hooked(0, [args, kwargs])
             if self._called and self._walk(edges_of([args, kwargs]), outputs).stopped_at:
                 self._problem = "the blocks are called several times in a pass, each time with what they gave before"
             given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
@@ -396,7 +489,7 @@ class PassWatch:
             self._called.append(index)
 
     def _on_outputs(self, module: nn.Module, _: Any, output: Any) -> None:
-        if not torch.compiler.is_compiling() and module.training:
+        if not torch.compiler.is_compiling() and module.training and not is_exported():
             self._safely(self._complete, module, output)
 
     def _complete(self, module: nn.Module, output: Any) -> None:
@@ -415,6 +508,7 @@ class PassWatch:
                     hook.remove()
         self._note_last()
         self.view = self._make_view(output)
+        self._look_on()
 
     def _note_last(self) -> None:
         (index, tensors), self._last = self._last, (0, [])

@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import nn
 
-from .blocks import embedding_weights, find_blocks, is_called, owner_of, size_of, tied_embeddings, unwrapped
+from .blocks import embedding_weights, find_blocks, is_called, is_sharded, owner_of, size_of, tied_embeddings, unwrapped
 from .checks import Boundary, Check, CompiledCall, Fingerprint, drop_zeros, has_gradient, trace_of
 from .directives import PASSED, rank_and_world
 from .forward import PassWatch, in_backward, is_compiled
@@ -25,18 +25,34 @@ NAMES_LISTED: Final = 3
 #: Classes that exchange the gradients of a model's weights between ranks, and expect that some have none.
 REDUCERS: Final = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine"})
 MOVED: Final = "frozen weights moved all the same: the optimizer, or another part of the loop, moves weights that have no gradient"
+REPLACED: Final = "weights of frozen blocks were replaced by others, as load_state_dict(assign=True) does"
 
 
 class FreezeRefused(Exception):
     """The model cannot be frozen without harm; nothing was changed."""
 
 
+class _Stopped(NamedTuple):
+    """A weight of a frozen block, and its place: a loop may put another one there, which then does not train, either."""
+
+    parameter: nn.Parameter
+    #: Whether it trained when it was frozen: a loop may thaw its own layers meanwhile.
+    trained: bool
+    owner: nn.Module
+    name: str
+
+    def now(self) -> nn.Parameter:
+        # Those of a scripted module are no dictionary.
+        found = dict(self.owner._parameters.items()).get(self.name)
+        return self.parameter if found is None else found
+
+
 class _Changes:
     """The changes that a freeze made to a model. They belong to the blocks, and outlive a freezer that was not closed."""
 
     def __init__(self) -> None:
-        #: Weights of each frozen block, and whether each one trained when it was frozen: a loop may thaw its own layers meanwhile.
-        self.stopped: list[list[tuple[nn.Parameter, bool]]] = []
+        #: Weights of each frozen block.
+        self.stopped: list[list[_Stopped]] = []
         #: Weights in front of the blocks, which get no gradient by these while they are frozen, and worked for nothing else at the check.
         self.idle: list[nn.Parameter] = []
         #: Those of them that got a gradient all the same.
@@ -56,15 +72,17 @@ class _Changes:
 
     def thaw(self, layers: int) -> None:
         """Has all blocks but the first ``layers`` train again, and removes all hooks."""
-        self.end_check()
-        for stopped in self.stopped[layers:]:
-            _thaw(stopped)
-        del self.stopped[layers:]
-        if layers == 0:
-            self.idle, self.passed, self.trained = [], [], []
-        hooks, self.hooks, self.after = [*self.hooks, *self.after], [], []
-        for hook in hooks:
-            hook.remove()
+        try:
+            self.end_check()
+        finally:
+            for stopped in self.stopped[layers:]:
+                _thaw(stopped)
+            del self.stopped[layers:]
+            if layers == 0:
+                self.idle, self.passed, self.trained = [], [], []
+            hooks, self.hooks, self.after = [*self.hooks, *self.after], [], []
+            for hook in hooks:
+                hook.remove()
 
     def give_back(self) -> None:
         """Has the model train as it did before the freeze."""
@@ -105,15 +123,15 @@ class _Changes:
 
     def held(self) -> set[int]:
         """Returns the identities of the weights that trained before they were stopped."""
-        return {id(parameter) for record in self.stopped for parameter, trained in record if trained}
+        return {id(stopped.parameter) for record in self.stopped for stopped in record if stopped.trained}
 
     def before_step(self, *_: Any) -> None:
         # A gradient of zeros, as zero_grad(set_to_none=False) leaves it, moves weights by momentum and decay.
         if self.check is not None:
             self.check.before_step()
         for record in self.stopped:
-            for parameter, _trained in record:
-                parameter.grad = None
+            for stopped in record:
+                stopped.parameter.grad = None
         # The same on every rank, each of which has the same gradients then: what is there is kept, whichever rank it comes from.
         if self.check is None and self.idle:
             passed = drop_zeros(self.idle)
@@ -158,6 +176,8 @@ class BlockFreezer:
         self._boundary: Boundary | None = None
         self._watch = PassWatch(model, self.blocks)
         self._optimizers = _plain(optimizers)
+        # Sharded weights have others in their place in a pass.
+        self._is_sharded = is_sharded(model)
         #: What the frozen weights were.
         self._before: Fingerprint | None = None
         #: Why the steps after the freeze cannot be looked at.
@@ -188,6 +208,15 @@ class BlockFreezer:
         # A pass with frozen blocks shows less than the one before the freeze did.
         self._watch.look_again(whole and self.frozen == 0)
 
+    @property
+    def is_looking(self) -> bool:
+        """Whether the step of now is looked at, and ``end_look`` is to be called after it."""
+        return self._watch.is_looking
+
+    def end_look(self) -> None:
+        """Ends the look at a step. Call it after each one."""
+        self._watch.end_step()
+
     def refusal(self, layers: int) -> str | None:
         """Returns why these blocks cannot be frozen; ``None``: they can."""
         if not self.blocks:
@@ -197,7 +226,7 @@ class BlockFreezer:
         uncalled = next((block for block in self.blocks if not is_called(block)), None)
         if uncalled is not None:
             return f"a block is a {type(uncalled).__name__}, which is never called itself: name modules that are, with layers=[...]"
-        self._watch.conclude()
+        self._watch.end_step()
         # All blocks can train again whatever the wrapper: that is how the job was started.
         if layers in (0, self.frozen):
             return None
@@ -276,7 +305,10 @@ class BlockFreezer:
         return False
 
     def freeze(self, layers: int) -> None:
-        """Freezes exactly the first ``layers`` blocks; 0 unfreezes all. Raises :class:`FreezeRefused`."""
+        """Freezes exactly the first ``layers`` blocks; 0 unfreezes all. Raises :class:`FreezeRefused`.
+
+        If anything else fails, all blocks train again, and no hook is left.
+        """
         refusal = self.refusal(layers)
         if refusal is not None:
             raise FreezeRefused(refusal)
@@ -284,16 +316,25 @@ class BlockFreezer:
             return
         # Before a compiled model is compiled once more: its hooks would stay.
         self._watch.close()
+        self._changes.is_left = self._changes.is_in_step = False
+        try:
+            self._change(self.frozen, layers)
+        except BaseException:
+            self._changes.give_back()
+            self._boundary = self._before = None
+            raise
+        if self._watch.was_compiled or is_compiled(self.model):
+            self.recompilations += 1
+
+    def _change(self, before: int, layers: int) -> None:
+        """Changes what is frozen: hooks and what may fail first, weights and gradients after them."""
         changes, view = self._changes, self._watch.view
-        before, changes.is_left, changes.is_in_step = self.frozen, False, False
-        if before == 0 and (view is not None or not self._optimizers):
-            # Zeros, as zero_grad(set_to_none=False) leaves them, would move what gets no gradient any more. Without a view they are
-            # removed before the optimizer's step: the others may be those of a part of a step, of weights behind the blocks.
-            for parameter in self._front_at_most():
-                parameter.grad = None
+        # Zeros, as zero_grad(set_to_none=False) leaves them, would move what gets no gradient any more. Without a view they are
+        # removed before the optimizer's step: the others may be those of a part of a step, of weights behind the blocks.
+        in_front = self._front_at_most() if before == 0 and (view is not None or not self._optimizers) else []
         changes.thaw(min(layers, before))
-        for block in self.blocks[before:layers]:
-            changes.stopped.append(_stop(list(block.parameters()), changes.held()))
+        new = [_record(block, changes.held()) for block in self.blocks[before:layers]]
+        changes.stopped += new
         for index, block in enumerate(self.blocks):
             if index < layers:
                 _changes[block] = changes
@@ -304,22 +345,28 @@ class BlockFreezer:
             # With tied embeddings the gradient would go through all frozen blocks to reach them.
             boundary = self._boundary = Boundary(self.model, view, trace_of(self.model, self.blocks[0]), changes.thaw_left)
             first = self.blocks[0]
-            changes.hooks = [
+            changes.hooks += boundary.hooks
+            changes.hooks.append(
                 first.register_forward_pre_hook(boundary, with_kwargs=True)
                 if first._compiled_call_impl is None
-                else CompiledCall(first, boundary),
-                *boundary.hooks,
-                *(optimizer.register_step_pre_hook(changes.before_step) for optimizer in self._optimizers),
-            ]
-            changes.after = [optimizer.register_step_post_hook(changes.after_step) for optimizer in self._optimizers]
+                else CompiledCall(first, boundary)
+            )
+            # Each at once, for what takes them back.
+            for optimizer in self._optimizers:
+                changes.hooks.append(optimizer.register_step_pre_hook(changes.before_step))
+                changes.after.append(optimizer.register_step_post_hook(changes.after_step))
+            self._before = Fingerprint([stopped.parameter for record in changes.stopped for stopped in record if stopped.trained])
+        stopping = [stopped.parameter for record in new for stopped in record]
+        for parameter in stopping:
+            parameter.requires_grad_(False)
+        if layers > 0:
             changes.trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-            self._before = Fingerprint([parameter for record in changes.stopped for parameter, trained in record if trained])
-        if self._watch.was_compiled or is_compiled(self.model):
-            self.recompilations += 1
+        for parameter in stopping + in_front:
+            parameter.grad = None
 
     def frozen_parameters(self) -> list[nn.Parameter]:
         """Returns the weights that must not move now."""
-        blocks = [parameter for record in self._changes.stopped for parameter, _ in record]
+        blocks = [stopped.parameter for record in self._changes.stopped for stopped in record]
         return [*blocks, *self._changes.idle]
 
     def front_before(self) -> object:
@@ -346,6 +393,8 @@ class BlockFreezer:
     def opened(self) -> str | None:
         """Returns why gradients go past or through the frozen blocks in some passes; ``None``: they do in none."""
         changes, opened = self._changes, None if self._boundary is None else self._boundary.opened
+        if not self._is_sharded and any(stopped.now() is not stopped.parameter for record in changes.stopped for stopped in record):
+            return REPLACED
         # Without a hook on an optimizer, what is there now shows it.
         passed = changes.passed or ([weight for weight in changes.idle if has_gradient(weight)] if changes.check is None else [])
         if opened is None and passed:
@@ -425,20 +474,33 @@ class BlockFreezer:
         return [parameter for parameter in self.model.parameters() if id(parameter) not in inside]
 
 
-def _stop(parameters: Sequence[nn.Parameter], held: Collection[int] = ()) -> list[tuple[nn.Parameter, bool]]:
-    """Keeps weights from training; returns them with whether each one trained, before another block with it was stopped (``held``)."""
-    stopped = [(parameter, parameter.requires_grad or id(parameter) in held) for parameter in parameters]
-    for parameter in parameters:
-        parameter.requires_grad_(False)
-        parameter.grad = None
-    return stopped
+def _record(block: nn.Module, held: Collection[int] = ()) -> list[_Stopped]:
+    """Returns the weights of a block with whether each one trains, or did before another block with it was stopped (``held``)."""
+    return [
+        _Stopped(parameter, parameter.requires_grad or id(parameter) in held, owner, name)
+        for owner in block.modules()
+        for name, parameter in owner._parameters.items()
+        if parameter is not None
+    ]
 
 
-def _thaw(stopped: Sequence[tuple[nn.Parameter, bool]]) -> None:
+def _thaw(record: Sequence[_Stopped]) -> None:
     """Has weights train again that trained before they were stopped; the others are left to the loop, which may have thawed them."""
-    for parameter, trained in stopped:
-        if trained:
-            parameter.requires_grad_(True)
+    for stopped in record:
+        if not stopped.trained:
+            continue
+        # One that cannot be changed keeps no other from training, and no hook from its removal.
+        with contextlib.suppress(Exception):
+            _train(stopped.parameter)
+        with contextlib.suppress(Exception):
+            # What was put in its place got this from it.
+            _train(stopped.now())
+
+
+def _train(parameter: nn.Parameter) -> None:
+    """Has a weight train; one of whole numbers, as quantized ones are, cannot."""
+    if parameter.is_floating_point() or parameter.is_complex():
+        parameter.requires_grad_(True)
 
 
 def _plain(optimizers: Sequence[Any]) -> list[torch.optim.Optimizer]:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from .events import event_precision
-from .forward import Hook, is_compiled, when_compiling
+from .forward import Hook, is_compiled, is_exported, when_compiling
 
 
 def current_precision(model: nn.Module) -> str:
@@ -37,13 +37,16 @@ class PrecisionProbe:
 
     PyTorch calls a module with a hook in a slower way, so the hook goes when it has looked. In compiled code no hook runs: there the
     precision is that which torch.compile found when it compiled the pass; of a model that was compiled before, that at its call.
+    Without hooks (``has_hooks``) it is the one that ``job.autocast()`` asks for, and unknown if the loop does not use that.
     """
 
-    def __init__(self, model: nn.Module, block: nn.Module | None, control: AutocastControl | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, block: nn.Module | None, control: AutocastControl | None = None, *, has_hooks: bool = True
+    ) -> None:
         self.effective: str | None = None
         self.is_looking = False
         self._model, self._watched = model, block if block is not None else model
-        self._control = control
+        self._control, self._has_hooks = control, has_hooks
         self._hook: Any = None
         #: The compiled model, if the job was given it: its own call is not compiled.
         self._outer = model if type(model).__name__ == "OptimizedModule" else None
@@ -57,6 +60,8 @@ class PrecisionProbe:
     def look_again(self) -> None:
         """Looks at the next forward pass: the precision may be another one since the last."""
         self.is_looking = True
+        if not self._has_hooks:
+            return
         if self._hook is None:
             self._hook = self._watched.register_forward_pre_hook(Hook(self._on_forward))
         if self._outer is not None and self._outer_hook is None:
@@ -70,10 +75,17 @@ class PrecisionProbe:
             self._found(self._compiled[self._asked()])
         elif self._called_in is not None:
             self._found(self._called_in)
-        elif self._control is not None and self._control.is_used and is_compiled(self._model):
+        elif self._control is not None and self._control.is_used and (not self._has_hooks or is_compiled(self._model)):
             weight = _first_weight(self._watched)
             if weight is not None:
                 self._found(_name_of(self._control.dtype() or weight.dtype, weight.device.type))
+
+    def now(self) -> str | None:
+        """Returns the precision of what is asked for now; ``None``: it is unknown until a pass was looked at."""
+        if not self._has_hooks:
+            # No pass will be looked at.
+            self.settle()
+        return None if self.is_looking else self.effective
 
     def close(self) -> None:
         """Removes the hooks, if they are there; but not from code that was compiled with them, which would be compiled anew."""
@@ -97,6 +109,8 @@ class PrecisionProbe:
         self.effective = self._compiled[self._asked()] = current_precision(self._watched)
 
     def _on_forward(self, module: nn.Module, _: Any) -> None:
+        if is_exported():
+            return
         if torch.compiler.is_compiling():
             self._note()
         elif module.training and self.is_looking:
@@ -137,7 +151,7 @@ class AutocastControl:
         if self.asked == wanted:
             return True
         # Nothing was asked for yet: the weights' own precision is computed in.
-        return self.asked is None and not probe.is_looking and wanted == probe.effective
+        return self.asked is None and wanted == probe.now()
 
     def dtype(self) -> torch.dtype | None:
         """Returns what ``context`` casts to; ``None``: the weights' own type is computed in."""

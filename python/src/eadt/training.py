@@ -115,8 +115,6 @@ class Job:
         #: Whether the job began with the first step of its training; ``None`` until then: it may be set that it goes on from a checkpoint.
         self._is_fresh: bool | None = None
         self._pending: Directive | None = None
-        #: Whether the last directive was begun and failed: then the job's present state was not requested.
-        self._is_half_done = False
         #: The directive whose freeze is checked by the gradients of the next steps, these steps, and the blocks that were frozen before it.
         self._checked: tuple[Directive, int] | None = None
         self._checks_left = 0
@@ -157,7 +155,8 @@ class Job:
         blocks = find_blocks(model) if layers is None or isinstance(layers, str) else list(layers)
         if self._freezer is None and layers is not None:
             self._freezer = BlockFreezer(model, optimizers, blocks)
-        self._probe = PrecisionProbe(model, blocks[0] if blocks else None, self._autocast)
+        # A model without layers has no hook, which an export of it would meet.
+        self._probe = PrecisionProbe(model, blocks[0] if blocks else None, self._autocast, has_hooks=self._freezer is not None)
         if self._plasticity_every > 0 and blocks:
             from .plasticity import PlasticityMeter
 
@@ -284,6 +283,9 @@ class Job:
     def _end_count(self, loss: Any) -> None:
         """Reports this step, and learns the directive where all ranks do."""
         self._report_step(loss)
+        if getattr(self._freezer, "is_looking", False):
+            with contextlib.suppress(Exception):
+                self._freezer.end_look()
         if self._checked is not None:
             self._check(*self._checked)
         steps, every = self._steps, self._agree_every
@@ -293,11 +295,12 @@ class Job:
             self._agree()
         # No rank counts past a step at which all agree, or measure.
         limit = every - steps % every
-        if self._meter is not None:
+        if self._plasticity_every > 0:
             if steps % self._plasticity_every == 0:
                 self._measure_plasticity()
-            limit = min(limit, self._plasticity_every - steps % self._plasticity_every)
-        if self._checked is not None:
+            if self._plasticity_every > 0:
+                limit = min(limit, self._plasticity_every - steps % self._plasticity_every)
+        if self._checked is not None or getattr(self._freezer, "is_looking", False):
             limit = 1
         most = self._usual if self._is_leader else MAX_COUNTED
         self._most_counted = most if most < limit else limit
@@ -373,16 +376,36 @@ class Job:
         self._most_counted = 0
 
     def _measure_plasticity(self) -> None:
-        """Reports how much each block changed since the last time: a forward pass of every rank, at the same step of all."""
+        """Reports how much each block changed since the last time: a forward pass of every rank, at the same step of all.
+
+        Collectives: ranks agree before the pass whether all make it, and after it whether all did.
+        """
+        meter, measured = self._meter, []
+
+        def measure() -> None:
+            measured.append(meter.measure())
+
+        refusal = self._first_failure(lambda: "no blocks were found" if meter is None else meter.refusal(self._world))
+        refusal = refusal or self._first_failure(measure)
         try:
-            blocks = self._meter.measure()
-            if blocks is not None and self._is_leader:
+            if refusal is not None:
+                self._plasticity_every, self._meter = 0, None
+                logger.warning("EADT: the plasticity of the blocks of %s cannot be measured: %s", self.client.workload, refusal)
+                if meter is not None:
+                    meter.close()
+            elif measured[0] is not None and self._is_leader:
                 frozen = self.frozen_layers or 0
-                self.client.report(plasticity=[None] * frozen + blocks[frozen:])
+                self.client.report(plasticity=[None] * frozen + measured[0][frozen:])
         except Exception as error:
-            self._meter.close()
-            self._meter = None
-            logger.warning("EADT: the plasticity of the blocks of %s cannot be measured: %s", self.client.workload, error)
+            self.client.note_failure(error)
+
+    def _first_failure(self, act: Callable[[], Any]) -> str | None:
+        """Does something on every rank; returns why it failed on the first one where it did. A collective, whatever happens in it."""
+        try:
+            failure = act()
+        except Exception as error:
+            failure = _words(error)
+        return first_refusal(gather(failure, self._device))
 
     def evaluated(self, validation_loss: Any, **fields: Any) -> None:
         """Reports the loss on data that the job does not train on, in the unit of the training loss, with further fields of the event.
@@ -585,7 +608,7 @@ class Job:
     def _is_in_force(self, directive: Directive) -> bool:
         """Returns whether this rank does already what is asked; not if that is unknown."""
         try:
-            if self._is_half_done or (directive.frozen_prefix_layers or 0) != (self.frozen_layers or 0):
+            if (directive.frozen_prefix_layers or 0) != (self.frozen_layers or 0):
                 return False
             autocast, precision = self._autocast, directive.precision
             if autocast is None or not autocast.is_used:
@@ -612,21 +635,19 @@ class Job:
             refusal = _difference([front for _, front in verdicts])
         self._checkpointed_for = directive.decision_id
         if refusal is None:
-            self._is_half_done = True
             before = self.frozen_layers or 0
-            try:
-                self._apply(directive)
-                self._is_half_done = self._is_moved = False
+            failure = self._apply(directive)
+            if failure is None:
                 self._begin_check(directive, before)
-            except Exception as error:
-                refusal = f"it was begun and failed: {error}"
+            else:
+                refusal = f"it failed, and all blocks train again: {failure}"
         if refusal is not None or self._checked is None:
             self._acknowledge(directive, refusal)
 
     def _begin_check(self, directive: Directive, before: int) -> None:
         """Has the gradients of the next steps checked, on all ranks, if more blocks are frozen than before: then it is acknowledged."""
         begin = getattr(self._freezer, "begin_check", None)
-        self._checked = None
+        self._checked, self._is_moved = None, False
         if begin is None or (self.frozen_layers or 0) in (0, before):
             return
         begin()
@@ -645,7 +666,7 @@ class Job:
         try:
             if refusal is not None:
                 self._checked = None
-                self._freezer.freeze(before)
+                self._freeze(before)
                 self._acknowledge(directive, f"it was taken back: {refusal}")
             elif self._checks_left <= 0 or all(is_settled for is_settled, _, _ in outcomes):
                 self._checked = None
@@ -707,15 +728,31 @@ class Job:
         is_enabled = getattr(self.scaler, "is_enabled", None)
         return self.scaler is not None and (is_enabled is None or bool(is_enabled()))
 
-    def _apply(self, directive: Directive) -> None:
-        if self._freezer is not None and self._freezer.blocks:
-            self._freezer.freeze(directive.frozen_prefix_layers or 0)
+    def _freeze(self, layers: int) -> str | None:
+        """Freezes exactly these blocks on every rank, or none on any, if one fails; returns why. A collective."""
+
+        def freeze() -> None:
+            if self._freezer is not None and self._freezer.blocks:
+                self._freezer.freeze(layers)
+
+        failure = self._first_failure(freeze)
+        if failure is not None and self._freezer is not None:
+            with contextlib.suppress(Exception):
+                self._freezer.freeze(0)
+        return failure
+
+    def _apply(self, directive: Directive) -> str | None:
+        """Does what is asked on every rank, or leaves no change on any; returns why. A collective."""
+        failure = self._freeze(directive.frozen_prefix_layers or 0)
+        if failure is not None:
+            return failure
         if self._autocast is not None and self._autocast.is_used:
             self._autocast.asked = directive.precision or self._autocast.initial
             self._probe.look_again()
             # In compiled code no hook runs: what was computed in is looked up after the next step.
             self._look_at = 0
             self._demand()
+        return None
 
     def _look_again(self, whole: bool = False) -> None:
         """Has hooks look at the next forward pass; with ``whole`` also at what a freeze would stop."""
@@ -727,6 +764,9 @@ class Job:
         look_again = getattr(self._freezer, "look_again", None)
         if look_again is not None:
             look_again(whole)
+            if whole:
+                # The look ends with the step.
+                self._demand()
 
     def _look_at_frozen(self) -> None:
         """Looks whether frozen weights moved after the check, as by an optimizer that averages them now and then."""
@@ -758,9 +798,9 @@ class Job:
                 # What waits for a checkpoint was looked at with frozen blocks.
                 self._look_again(whole=True)
                 self._due_at = self.steps_total + 1
-            # Those after it may have been refused, and changed nothing, but for one that failed halfway.
+            # Those after it may have been refused, and changed nothing.
             became = dict(self.answers)
-            done = [decision for decision, _ in self.answers if self._is_half_done or became[decision] is None]
+            done = [decision for decision, _ in self.answers if became[decision] is None]
             self._acknowledge(Directive(decision_id=done[-1] if done else ""), f"it was taken back: {why}")
         except Exception as error:
             self.client.note_failure(error)
@@ -869,6 +909,11 @@ def _difference(fronts: list[Any]) -> str | None:
     if rank is None:
         return None
     return f"other weights lead to the blocks on rank {rank} than on rank 0, and ranks would train them in different ways"
+
+
+def _words(error: BaseException) -> str:
+    """Returns what an error reads, or its kind if it reads nothing."""
+    return str(error) or type(error).__name__
 
 
 def _without_graph(loss: Any) -> Any:

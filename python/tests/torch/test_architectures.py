@@ -147,6 +147,7 @@ class TestArchitectures(unittest.TestCase):
                 trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
                 names = {id(module): path for path, module in model.named_modules()}
                 self.assertTrue(names[id(freezer.blocks[0])].endswith(f"{place}.0"), names[id(freezer.blocks[0])])
+                freezer.end_look()
                 self.assertFalse(any(module._forward_hooks or module._forward_pre_hooks for module in freezer.blocks))
                 freezer.freeze(1)
                 freezer.begin_check()

@@ -465,6 +465,7 @@ class TestWantedInFront(Trains):
             "of an activation": lambda loss: torch.autograd.grad(loss, outputs[-1], retain_graph=True),
             "of a weight and an activation": lambda loss: torch.autograd.grad(loss, [last, outputs[-1]], retain_graph=True),
             "put into .grad": lambda loss: loss.backward(inputs=list(model.parameters()), retain_graph=True),
+            "in another pass of the step": lambda _: torch.autograd.grad(model(texts()).sum(), first),
             "behind the frozen blocks": lambda loss: torch.autograd.grad(loss, [last, model.head.weight], retain_graph=True),
         }
         for name, take in ways.items():
@@ -503,12 +504,17 @@ class TestWantedInFront(Trains):
             "retained": lambda module: module.register_forward_hook(lambda _module, _, output: output.retain_grad()),
             "hook": lambda module: module.register_forward_hook(lambda _module, _, output: output.register_hook(lambda _: None) and None),
             "hook of a module": module_hook,
+            "of what it is given": lambda module: module.register_forward_pre_hook(
+                lambda _module, given: given[0].register_hook(lambda _: None) and None
+            ),
         }
         for name, watch in ways.items():
-            for place in ("block", "part", "last block"):
+            for place in ("block", "part", "last block", *(("front",) if name == "retained" else ())):
                 with self.subTest(name, place=place):
-                    model = Model()
-                    watch({"block": model.blocks[0], "part": model.blocks[0].one, "last block": model.blocks[3]}[place])
+                    # What is in front is not what the first block is given.
+                    model = Model(nn.Sequential(nn.Embedding(WIDTH, WIDTH), nn.Tanh()))
+                    places = {"block": model.blocks[0], "part": model.blocks[0].one, "last block": model.blocks[3]}
+                    watch(model.front[0] if place == "front" else places[place])
                     answer, frozen, _ = self.run_steps(model, model, lambda _, model=model: model(texts()).pow(2).mean())
                     is_fine = name == "hook of a module" or place == "last block"
                     self.assertEqual(frozen, 2 if is_fine else 0)

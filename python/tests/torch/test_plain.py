@@ -15,6 +15,7 @@ import unittest
 import warnings
 import weakref
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -659,6 +660,99 @@ class TestEnds(unittest.TestCase):
                 self.step(job, model)
             self.assertTrue(all(parameter.requires_grad for parameter in model.parameters()))
 
+    def test_a_freeze_that_fails_leaves_nothing_of_it(self) -> None:
+        class Unhooked(torch.optim.Optimizer):
+            """As wrappers of an optimizer that do not call PyTorch's own constructor."""
+
+            def __init__(self, inner: torch.optim.Optimizer) -> None:
+                self.param_groups, self.step, self.zero_grad = inner.param_groups, inner.step, inner.zero_grad
+
+        model = Whole(False)
+        inner = torch.optim.SGD(model.parameters(), lr=0.01)
+        model(torch.randint(WIDTH, (2, 3))).sum().backward()
+        with eadt.job(model, [inner, Unhooked(inner)], layers="auto", url=self.server.url, workload="n/a") as job:
+            job._take_up(Directive("d-1", frozen_prefix_layers=2))
+            [(_, answer)] = job.answers
+            self.assertIn("all blocks train again", answer or "")
+            self.assertIn("_optimizer_step_pre_hooks", answer or "")
+            self.assertEqual((job.frozen_layers, len(inner._optimizer_step_pre_hooks)), (0, 0))
+            for parameter in model.parameters():
+                self.assertTrue(parameter.requires_grad and parameter.grad is not None)
+            # And where blocks were frozen before it.
+            job._freezer._optimizers.pop()
+            job._freezer.freeze(1)
+            with mock.patch("eadt.freeze.Fingerprint", side_effect=MemoryError):
+                job._take_up(Directive("d-2", frozen_prefix_layers=2))
+            self.assertEqual((job.answers[-1][1], job.frozen_layers), ("it failed, and all blocks train again: MemoryError", 0))
+            self.assertTrue(all(parameter.requires_grad for parameter in model.parameters()))
+
+    def test_weights_that_replace_frozen_ones_train_again(self) -> None:
+        for way in ("agreed", "closed"):
+            with self.subTest(way):
+                model = Whole(False)
+                with self.job(model) as job:
+                    self.step(job, model)
+                    job._take_up(Directive("d-1", frozen_prefix_layers=2))
+                    self.step(job, model)
+                    self.assertEqual(job.answers, [("d-1", None)])
+                    model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
+                    self.assertFalse(next(model.module.blocks[0].parameters()).requires_grad)
+                    if way == "agreed":
+                        job._agree()
+                        self.assertIn("weights of frozen blocks were replaced", job.answers[-1][1] or "")
+                        self.assertEqual(job.frozen_layers, 0)
+                self.assertTrue(all(parameter.requires_grad for parameter in model.parameters()))
+
+    def test_blocks_with_a_scripted_part_train_again(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            blocks = [nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.LayerNorm(4))) for _ in range(3)]
+        model = nn.Sequential(*blocks, nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        freezer = BlockFreezer(model, [optimizer], blocks)
+        for end in (lambda: freezer.freeze(0), freezer.close):
+            freezer.freeze(2)
+            before = weights(blocks[1])
+            model(torch.randn(2, 4)).sum().backward()
+            optimizer.step()
+            self.assertIsNone(freezer.opened())
+            self.assertEqual(moved(blocks[1], before), 0.0)
+            end()
+            self.assertTrue(all(parameter.requires_grad for parameter in model.parameters()))
+            self.assertFalse(optimizer._optimizer_step_pre_hooks or blocks[0]._forward_pre_hooks)
+
+    def test_a_frozen_weight_that_was_replaced_by_one_that_cannot_train_keeps_no_other_from_it(self) -> None:
+        model = Whole(False)
+        freezer = BlockFreezer(model, [torch.optim.SGD(model.parameters(), lr=0.01)], list(model.module.blocks))
+        freezer.freeze(2)
+        owner = next(module for module in model.module.blocks[0].modules() if isinstance(module, nn.Linear))
+        before, owner.weight = owner.weight, nn.Parameter(torch.zeros(2, 2, dtype=torch.int8), requires_grad=False)
+        freezer.close()
+        self.assertTrue(before.requires_grad)
+        self.assertEqual([parameter for parameter in model.parameters() if not parameter.requires_grad], [owner.weight])
+
+    def test_exports_are_not_of_the_job(self) -> None:
+        model, given = Whole(False), torch.randint(WIDTH, (2, 3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with eadt.job(model, optimizer, url=self.server.url, workload="n/a") as job:
+            for _ in range(2):
+                self.assertFalse(any([*module._forward_hooks, *module._forward_pre_hooks] for module in model.modules()))
+                self.step(job, model)
+                job._look_again()
+        with self.job(model) as job:
+            self.step(job, model)
+            job._take_up(Directive("d-1", frozen_prefix_layers=2))
+            self.step(job, model)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                # It traces twice, and compares.
+                torch.jit.trace(model, given)
+                torch.export.export(model, (given,))
+                with self.assertRaisesRegex(AttributeError, "or use torch.jit.trace or torch.export"):
+                    torch.jit.script(model)
+            job._agree()
+            self.assertEqual((job.answers, job.frozen_layers), ([("d-1", None)], 2))
+
     def test_a_model_can_be_pickled_and_copied_at_any_time_and_copies_have_no_part_of_the_job(self) -> None:
         for name in ("eager", "in place"):
             torch._dynamo.reset()
@@ -686,9 +780,14 @@ class Pictured(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.text, self.picture = nn.Linear(4, WIDTH), nn.Linear(4, WIDTH)
+        # DDP sends it in each pass.
+        self.register_buffer("sent", torch.zeros(1))
+        self.fails = False
         self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)) for _ in range(4))
 
     def forward(self, text: torch.Tensor, picture: torch.Tensor | None) -> torch.Tensor:
+        if self.fails and not self.training:
+            raise MemoryError("none for a pass of evaluation")
         x = self.text(text)
         x = x if picture is None else x + self.picture(picture)
         for block in self.blocks:
@@ -696,21 +795,28 @@ class Pictured(nn.Module):
         return x
 
 
+#: Ranks that wait for each other end the test.
+WAIT = timedelta(seconds=300)
+
+
 def rank_main(rank: int, folder: str) -> None:
-    """Trains where both ranks or one have pictures: at the look before a freeze, at its check, or later."""
+    """Trains where one rank has pictures: at the look before a freeze, at its check, or later; and where something fails on it."""
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), EADT_DISABLED="1")
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2, timeout=WAIT)
     found = {}
     # The steps in which the second rank alone has pictures; the directive is there in step 2, seen in step 3, and taken up after step 4.
-    for name, pictured in {"look": (3, 9), "check": (5, 9), "later": (8, 9)}.items():
+    for name, pictured in {"look": (3, 9), "check": (5, 9), "later": (8, 9), "failure": ()}.items():
         torch.manual_seed(0)
         plain = Pictured()
         model = DistributedDataParallel(plain, find_unused_parameters=True)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         torch.manual_seed(1 + rank)
         frozen, gradients = [], []
-        with eadt.job(model, optimizer, layers="auto", workload="n/a", agree_every=1) as job:
+        plain.fails = is_failing = rank == 1 and name == "failure"
+        every = 3 if name == "failure" else 0
+        failing = mock.patch("eadt.freeze.Boundary", side_effect=MemoryError) if is_failing else contextlib.nullcontext()
+        with eadt.job(model, optimizer, layers="auto", workload="n/a", agree_every=1, plasticity_every=every) as job, failing:
             for step in range(1, 13):
                 if step == 2 and rank == 0:
                     job.client._answer = (1, Directive("d-1", frozen_prefix_layers=2))
@@ -742,7 +848,9 @@ class TestRanks(unittest.TestCase):
             # Rank 0 has their gradients alone.
             "it was taken back: rank 1: weights lead to the blocks that did not in the step before the freeze",
         )
-        for name, answers, frozen in (("look", [differ], 0), ("check", [checked], 1), ("later", [None, later], 4)):
+        failed = "it failed, and all blocks train again: rank 1: MemoryError"
+        expected = (("look", [differ], 0), ("check", [checked], 1), ("later", [None, later], 4), ("failure", [failed], 0))
+        for name, answers, frozen in expected:
             with self.subTest(name):
                 found = ranks[0][name]
                 self.assertTrue(found["same"], found)
@@ -958,6 +1066,19 @@ class TestJob(unittest.TestCase):
                 job._take_up(Directive(decision_id="d-1", precision="fp16"))
                 self.assertIn(refusal, job.answers[-1][1] or "")
 
+    def test_without_layers_the_precision_that_is_computed_in_already_asks_for_no_checkpoint(self) -> None:
+        model = small()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        with eadt.job(model, optimizer, url=self.server.url, workload="n/a", agree_every=1) as job:
+            self.run_job(job, model, optimizer, lambda: job.steps_total == 1)
+            for number, precision, is_due in ((1, "fp32", False), (2, "bf16", True)):
+                job.client._answer = (number, Directive(f"d-{number}", precision=precision))
+                with job.autocast():
+                    model(next(batches(1))[:, :-1])
+                job.step(1)
+                self.assertEqual((job.checkpoint_due(), len(job.answers)), (is_due, 1), precision)
+            self.assertEqual(job.answers, [("d-1", None)])
+
     def test_a_precision_of_another_name_is_computed_in(self) -> None:
         for name in ("bfloat16", "bf16-mixed", "torch.bfloat16"):
             with self.subTest(name):
@@ -1153,6 +1274,130 @@ class TestPlasticity(unittest.TestCase):
                 self.assertTrue(all(value is not None and value < 1e-9 for value in meter.measure() or [None]))
             drawn.append((float(torch.rand(())), random.random(), float(np.random.rand())))
         self.assertEqual(drawn[0], drawn[1])
+
+    def test_a_pass_that_changes_what_the_model_keeps_is_undone_and_refused(self) -> None:
+        class Keeping(Body):
+            def __init__(self) -> None:
+                super().__init__()
+                self.register_buffer("mean", torch.zeros(WIDTH))
+                self.calls, self.hidden, self.seen, self.norm = 0, None, [], torch.ones(1)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                x = super().forward(x)
+                self.calls, self.hidden, self.new = self.calls + 1, x.detach(), 1
+                self.loss, self.attentions = x.mean(), (x, [x])
+                self.mean.lerp_(self.hidden.mean(0), 0.5)
+                self.seen.append(self.hidden)
+                self.norm.mul_(2)
+                return x
+
+        model = Keeping()
+        meter = PlasticityMeter(model, model.blocks)
+        meter.keep_batch(torch.arange(WIDTH))
+        with self.assertRaisesRegex(ValueError, "calls, seen, norm and 2 more"):
+            meter.measure()
+        self.assertEqual((model.calls, model.hidden, model.seen, float(model.norm), hasattr(model, "new")), (0, None, [], 1.0, False))
+        self.assertFalse(model.mean.any() or hasattr(model, "loss") or hasattr(model, "attentions"))
+
+    def test_a_pass_that_only_leaves_what_it_computed_is_undone_and_measured(self) -> None:
+        class Leaving(Body):
+            def __init__(self, front: nn.Module) -> None:
+                super().__init__()
+                self.front, self.loss = front, 0.0
+                self.register_buffer("sparse", torch.eye(4).to_sparse())
+                self.register_buffer("rows", torch.eye(4).to_sparse_csr())
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                x = super().forward(x)
+                self.loss, self.attentions = self.front(x).mean(), (x,)
+                return x
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fronts = [
+                nn.utils.weight_norm(nn.Linear(WIDTH, WIDTH)),
+                nn.utils.spectral_norm(nn.Linear(WIDTH, WIDTH)),
+                torch.jit.script(nn.BatchNorm1d(WIDTH)),
+            ]
+            models = [Leaving(front) for front in fronts]
+        for model in models:
+            meter = PlasticityMeter(model, model.blocks)
+            meter.keep_batch(torch.arange(WIDTH))
+            self.assertIsNone(meter.measure())
+            model(torch.arange(WIDTH))
+            loss, weight = model.loss, model.front.weight
+            self.assertEqual(len(meter.measure() or []), 3)
+            self.assertTrue(model.loss is loss and model.front.weight is weight)
+
+    def test_what_cannot_be_compared_and_buffers_of_scripted_parts_are_put_back(self) -> None:
+        class Counting(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.register_buffer("calls", torch.zeros(1))
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                self.calls.add_(1)
+                return x
+
+        class Sparse(Counting):
+            def __init__(self) -> None:
+                super().__init__()
+                self.register_buffer("calls", torch.eye(2).to_sparse())
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                self.calls.mul_(2)
+                return x
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            parts = [torch.jit.script(Counting()), Sparse()]
+        for part in parts:
+            block = nn.Linear(2, 2)
+            model = nn.Sequential(part, block, Counting())
+            meter = PlasticityMeter(model, [block])
+            meter.keep_batch(torch.ones(2, 2))
+            before = part.calls.clone()
+            with self.assertRaisesRegex(ValueError, "evaluation: 0.calls, 2.calls"):
+                meter.measure()
+            self.assertTrue(torch.equal(part.calls.to_dense(), before.to_dense()))
+            self.assertEqual(float(model[2].calls), 0.0)
+
+    def test_ddp_is_left_out_whatever_is_compiled(self) -> None:
+        class DistributedDataParallel(nn.Module):
+            """Has the name of what exchanges gradients."""
+
+            def __init__(self, module: nn.Module) -> None:
+                super().__init__()
+                self.module = module
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return self.module(x)
+
+        def compiled(model: nn.Module) -> nn.Module:
+            return torch.compile(model, backend="eager")
+
+        for wrap in (
+            lambda model: compiled(DistributedDataParallel(model)),
+            lambda model: DistributedDataParallel(compiled(model)),
+            lambda model: compiled(DistributedDataParallel(compiled(model))),
+        ):
+            block = nn.Linear(2, 2)
+            model = wrap(nn.Sequential(block))
+            meter = PlasticityMeter(model, [block])
+            self.assertIsNone(meter.refusal(2))
+            meter.keep_next_batch()
+            model(torch.randn(8, 2))
+            self.assertIsNone(meter.measure())
+            self.assertEqual(len(meter.measure() or []), 1)
+
+    def test_ranks_that_exchange_weights_in_a_pass_have_none(self) -> None:
+        class FSDPModule(nn.Linear):
+            """Has the name of what shards weights."""
+
+        block = FSDPModule(2, 2)
+        meter = PlasticityMeter(nn.Sequential(block), [block])
+        self.assertIsNone(meter.refusal(1))
+        self.assertIn("ranks exchange weights", meter.refusal(2) or "")
 
     def test_a_batch_is_kept_as_it_was(self) -> None:
         model = small()
