@@ -54,7 +54,7 @@ pub fn build(part: Option<(u64, u64)>, times: &mut Times) -> anyhow::Result<Vec<
 fn build_targets(names: Vec<String>, seconds: u64, times: &mut Times) -> anyhow::Result<Vec<Target>> {
     // Chosen from the whole workspace, so that dependencies are built like those of the tests, and not built again.
     let mut build = process::cargo();
-    build.args(["build", "--workspace", "--features", "eadt-fuzz/libfuzzer"]);
+    build.args(["build", "--workspace", "--features", "eadt-fuzz/libfuzzer,eadt-fuzz-program/libfuzzer"]);
     build.args(names.iter().flat_map(|target| ["--bin".to_owned(), program(target)]));
     build.env("RUSTC_WORKSPACE_WRAPPER", process::root().join(INSTRUMENTED));
     process::use_system_openssl(&mut build);
@@ -156,7 +156,8 @@ mod tests {
     #[test]
     fn each_target_has_a_program_and_kept_inputs() {
         let root = process::root();
-        let manifest = fs::read_to_string(root.join("tests/fuzz/Cargo.toml")).unwrap();
+        let manifests = ["tests/fuzz/Cargo.toml", "tests/fuzz/program/Cargo.toml"];
+        let manifest: String = manifests.iter().map(|manifest| fs::read_to_string(root.join(manifest)).unwrap()).collect();
         let all = targets(&root, None).unwrap();
         let programs = manifest.lines().filter(|line| line.starts_with("name = \"fuzz-")).count();
         assert_eq!(programs, all.len());

@@ -225,13 +225,15 @@ fn the_program_is_built_with_rust_a_c_and_a_cpp_compiler_and_make_alone() {
     assert!(needs_more(&with_tls).contains(&"openssl-src".to_owned()), "the check bites where perl is needed: {with_tls:?}");
 }
 
+/// Crates of tests that use several services.
+const TESTS_OF_ALL: [&str; 4] = ["eadt-chaos", "eadt-fuzz", "eadt-fuzz-program", "eadt-tests"];
+
 #[test]
 fn only_the_program_and_the_tests_know_services() {
     let workspace = workspace();
     for service in workspace.services() {
         let users = workspace.users(service);
-        let strangers: Vec<_> =
-            users.iter().filter(|user| !["eadt", "eadt-chaos", "eadt-fuzz", "eadt-tests"].contains(*user)).collect();
+        let strangers: Vec<_> = users.iter().filter(|user| **user != "eadt" && !TESTS_OF_ALL.contains(*user)).collect();
         assert!(strangers.is_empty(), "{strangers:?} depend on {service}; only the program and the tests may");
     }
 }

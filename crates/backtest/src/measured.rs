@@ -550,8 +550,7 @@ pub fn render_measured_report(report: &MeasuredReport) -> String {
         100.0 * report.max_slowdown_ratio
     );
     let mut line = |text: std::fmt::Arguments<'_>| {
-        let written = writeln!(out, "{text}");
-        debug_assert!(written.is_ok(), "a String takes every write");
+        writeln!(out, "{text}").expect("a String takes every write");
     };
     let of = |ratio: Option<f64>| ratio.map_or("–".to_owned(), |ratio| format!("{:.0} %", (100.0 * ratio).round() + 0.0));
     line(format_args!(

@@ -126,7 +126,7 @@ impl RowBatchBuilder {
     }
 
     pub(crate) fn push<'a>(&mut self, row: &RowView<'_>, headers: impl Iterator<Item = (&'a [u8], &'a [u8])>) {
-        debug_assert_eq!(row.topic, self.topic);
+        assert_eq!(row.topic, self.topic, "a batch has one topic");
         let plan = self.plan;
         if let Some(value) = row.value {
             self.value(value);

@@ -2,8 +2,14 @@
 
 use std::path::Path;
 
+use eadt_fuzz::Target;
 use eadt_testing::cases;
 use proptest::prelude::*;
+
+/// All targets by their names.
+fn targets() -> impl Iterator<Item = (&'static str, Target)> {
+    eadt_fuzz::TARGETS.into_iter().chain([("settings", eadt_fuzz_program::settings as Target)])
+}
 
 /// The kept inputs of a target, with their names.
 fn kept(name: &str) -> Vec<(String, Vec<u8>)> {
@@ -21,7 +27,7 @@ fn kept(name: &str) -> Vec<(String, Vec<u8>)> {
 
 #[test]
 fn every_kept_input_is_survived() {
-    for (name, target) in eadt_fuzz::TARGETS {
+    for (name, target) in targets() {
         let inputs = kept(name);
         assert!(!inputs.is_empty(), "{name} has no kept inputs");
         for (path, input) in inputs {
@@ -115,10 +121,10 @@ proptest! {
     #[test]
     fn what_is_near_to_kept_inputs_is_survived(input in any::<usize>(), changes in prop::collection::vec(change(), 1..6)) {
         thread_local! {
-            static KEPT: Vec<Vec<(String, Vec<u8>)>> = eadt_fuzz::TARGETS.iter().map(|(name, _)| kept(name)).collect();
+            static KEPT: Vec<Vec<(String, Vec<u8>)>> = targets().map(|(name, _)| kept(name)).collect();
         }
         KEPT.with(|all| {
-            for ((_, target), inputs) in eadt_fuzz::TARGETS.iter().zip(all) {
+            for ((_, target), inputs) in targets().zip(all) {
                 target(&changed(inputs, input, &changes));
             }
         });

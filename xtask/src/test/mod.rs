@@ -160,7 +160,7 @@ const REAL_PARTS_AT_ONCE: usize = 2;
 /// Binaries that compute, each with one thread: the longest begin first, so that both cores are busy to the end.
 const COMPUTING_AT_ONCE: usize = 2;
 /// Seconds of each simulation in a whole and in a fast run.
-const SECONDS_OF_STORIES: [&str; 2] = ["15", "3"];
+const SECONDS_OF_STORIES: [&str; 2] = ["10", "3"];
 
 /// The environment of test binaries.
 struct Environment<'a> {
