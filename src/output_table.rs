@@ -129,8 +129,8 @@ impl OutputTable {
         // As it is printed, so that what would steer the terminal does not shift the columns either.
         let shown = |row: &[OutputCell], index: usize| eadt_service::redact::escape_line(&row[index].shown).into_owned();
         let widest = |index: &usize| {
-            let cells = self.rows.iter().map(|row| shown(row, *index).chars().count());
-            cells.chain([self.columns[*index].heading.chars().count()]).max().unwrap_or(0)
+            let cells = self.rows.iter().map(|row| units::display_width(&shown(row, *index)));
+            cells.chain([units::display_width(&self.columns[*index].heading)]).max().unwrap_or(0)
         };
         let mut widths: Vec<usize> = columns.iter().map(widest).collect();
         let names = columns.iter().zip(&mut widths).rev().skip(1).filter(|(index, _)| !self.columns[**index].right);
@@ -148,12 +148,12 @@ impl OutputTable {
                     && !self.columns[*index].right
                     && let Some(width) = width
                 {
-                    let room = width.saturating_sub(line.chars().count()).max(LEAST_LAST);
-                    if cell.chars().count() > room {
-                        cell = format!("{}…", cell.chars().take(room - 1).collect::<String>());
+                    let room = width.saturating_sub(units::display_width(&line)).max(LEAST_LAST);
+                    if units::display_width(&cell) > room {
+                        cell = format!("{}…", units::first_cells(&cell, room - 1));
                     }
                 }
-                let pad = " ".repeat(wide.saturating_sub(cell.chars().count()));
+                let pad = " ".repeat(wide.saturating_sub(units::display_width(&cell)));
                 let parts = if self.columns[*index].right { [&*pad, &*cell] } else { [&*cell, &*pad] };
                 line.extend(parts);
                 line += "   ";
@@ -210,6 +210,15 @@ mod tests {
             assert!(text.contains(uuid) && text.lines().all(|line| line.chars().count() <= width), "{text}");
         }
         assert!(!sheet.render(OutputFormat::Table, Some(60)).unwrap().contains(uuid));
+    }
+
+    #[test]
+    fn names_with_wide_characters_move_no_figure() {
+        let columns = vec![OutputColumn::text("WORKLOAD", "workload"), OutputColumn::figure("W", "w")];
+        let row = |name: &str| vec![OutputCell::text(name), OutputCell::count(Some(300))];
+        let sheet = OutputTable { columns, rows: ["研究チーム/大規模", "e\u{301}/a", "lab/b"].map(row).to_vec() };
+        let text = sheet.render(OutputFormat::Table, Some(80)).unwrap();
+        assert!(text.lines().all(|line| units::display_width(line) == 17 + 3 + 3), "{text}");
     }
 
     #[test]

@@ -12,8 +12,8 @@ use anyhow::{Context, bail};
 use eadt_bus::StartOffset;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_dashboard::{
-    ArchivedIds, AsOfReader, DashboardModel, DashboardServer, HistorySource, OtherRun, RecordError, RecordIdentity, ReplayCheck,
-    ReplayVerdict, RetentionLimits, SharedModel, SourceFacts, SourceKind, WhatIf, load_archive, load_log,
+    ArchivedRanges, AsOfReader, DashboardModel, DashboardServer, HistorySource, OtherRun, RecordError, RecordIdentity,
+    ReplayCheck, ReplayVerdict, RetentionLimits, SharedModel, SourceFacts, SourceKind, WhatIf, load_archive, load_log,
 };
 use eadt_lake::{Archive, LakeError};
 use eadt_report::ReportSettings;
@@ -297,20 +297,20 @@ fn load(path: &Path, prefix: &str, limits: RetentionLimits, until: Option<EventT
     let mut identity = RecordIdentity::default();
     let archived = match super::find_archive(path, &Topic::ALL) {
         Ok(archive) => {
-            let ids = read_archive(archive.clone(), &mut model, until.is_none());
+            let ranges = read_archive(archive.clone(), &mut model, until.is_none());
             // As of the last listing: it may be written anew meanwhile.
             identity = RecordIdentity::of(&archive);
-            ids
+            ranges
         }
         // Records that the archive does not hold yet are in the log; those in both count once.
-        Err(LakeError::Absent { .. }) if log.is_dir() => Ok(ArchivedIds::default()),
+        Err(LakeError::Absent { .. }) if log.is_dir() => Ok(ArchivedRanges::default()),
         Err(error) => Err(error.into()),
     };
-    let ids = archived.with_context(|| format!("the archive in {} cannot be read", path.display()))?;
+    let ranges = archived.with_context(|| format!("the archive in {} cannot be read", path.display()))?;
     let mut not_archived = UnreplayableReason::Events(0);
     if log.is_dir() {
         match EmbeddedLog::open(&log, EmbeddedOptions::default()) {
-            Ok(bus) => not_archived = UnreplayableReason::Events(load_log(&bus, prefix, &ids, &mut model)?),
+            Ok(bus) => not_archived = UnreplayableReason::Events(load_log(&bus, prefix, &ranges, &mut model)?),
             Err(error) if until.is_none() => {
                 not_archived = UnreplayableReason::Unknown;
                 model.set_goes_on();
@@ -327,14 +327,14 @@ fn load(path: &Path, prefix: &str, limits: RetentionLimits, until: Option<EventT
 }
 
 /// Takes in an archive, at the start with a progress bar.
-fn read_archive(archive: Archive, model: &mut DashboardModel, is_start: bool) -> anyhow::Result<ArchivedIds> {
+fn read_archive(archive: Archive, model: &mut DashboardModel, is_start: bool) -> anyhow::Result<ArchivedRanges> {
     if !is_start {
         return Ok(load_archive(&archive, model)?);
     }
     let (archive, meter) = progress::over_archive(archive, &ARCHIVED_TOPICS)?;
-    let ids = load_archive(&archive, model)?;
+    let ranges = load_archive(&archive, model)?;
     meter.finish();
-    Ok(ids)
+    Ok(ranges)
 }
 
 #[cfg(test)]

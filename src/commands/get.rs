@@ -337,7 +337,7 @@ fn gpu_row(gpu: &GpuSnapshot<'_>) -> Vec<OutputCell> {
         OutputCell::optional_text(sample.node.clone()),
         OutputCell::count(sample.gpu_index.map(u64::from)),
         OutputCell::optional_text(sample.gpu_model.clone()),
-        OutputCell::figure(sample.power_watts.or(sample.power_average_watts), units::format_watts),
+        OutputCell::figure(sample.usable_power_watts(), units::format_watts),
         OutputCell::figure(sample.power_limit_watts, units::format_watts),
         OutputCell::figure(sample.utilization_ratio, percent),
         OutputCell::figure(sample.sm_active_ratio, percent),
@@ -516,7 +516,7 @@ fn description(details: &WorkloadDetails, tally: &LiveTally, row: &WorkloadTally
 fn decision_lines<'a>(decisions: impl Iterator<Item = &'a DecidedChange>) -> String {
     let decisions: Vec<(&Decision, Cow<'static, str>)> =
         decisions.map(|decided| (&decided.decision, decided_text(decided))).collect();
-    let wide = decisions.iter().map(|(_, text)| text.chars().count()).max().unwrap_or(0);
+    let wide = decisions.iter().map(|(_, text)| units::display_width(text)).max().unwrap_or(0);
     let line = |(decision, text): &(&Decision, Cow<'static, str>)| {
         let change = if decision.from == decision.to {
             String::new()
@@ -525,7 +525,7 @@ fn decision_lines<'a>(decisions: impl Iterator<Item = &'a DecidedChange>) -> Str
         };
         let time = decision.time.to_string();
         let reason = eadt_service::redact::escape_line(&decision.reason);
-        format!("  {}Z  {text:wide$}  {change}{reason}\n", &time[..19])
+        format!("  {}Z  {}  {change}{reason}\n", &time[..19], units::padded(text, wide))
     };
     let lines: Vec<String> = decisions.iter().map(line).collect();
     if lines.is_empty() { "  none yet\n".to_owned() } else { lines.concat() }

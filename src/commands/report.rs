@@ -235,14 +235,16 @@ fn comparison_json(comparison: &RunComparison<'_>) -> serde_json::Value {
         })
     };
     let only = |names: &[&str]| json!({"count": names.len(), "names": names});
-    let different_work = comparison.is_of_different_work().then(|| DIFFERENT_WORK.to_owned());
+    let different_work = comparison.has_different_samples().then(|| DIFFERENT_WORK.to_owned());
+    let energy = comparison.energy_note();
+    let notes = comparison.source_notes.iter().chain(&different_work).chain(&energy);
     json!({
         "matching": comparison.pairs.len(),
         "totals": comparison.totals(),
         "rows": comparison.pairs.iter().map(row).collect::<Vec<_>>(),
         "only_this": only(&comparison.only_this),
         "only_other": only(&comparison.only_other),
-        "notes": comparison.source_notes.iter().chain(&different_work).chain(comparison.notes().last()).collect::<Vec<_>>(),
+        "notes": notes.chain(comparison.notes().last()).collect::<Vec<_>>(),
     })
 }
 

@@ -434,7 +434,8 @@ impl Exporter {
             device: "GPU".into(),
             workload: Some("namespace/name".into()),
             share: Some(1.0),
-            power_watts: zero,
+            // A GPU draws more than 0 W.
+            power_watts: Some(1.0),
             power_limit_watts: zero,
             energy_joules_total: zero,
             utilization_ratio: zero,

@@ -49,14 +49,15 @@ const MODE: ViewColumn = ViewColumn { title: "mode", left: true, text: |row| kno
 /// Returns the heading and the rows in `width` columns.
 pub fn lines(rows: &[&WorkloadRow], mixed: bool, width: usize, selected: Option<&str>) -> Vec<Line<'static>> {
     let names: Vec<String> = rows.iter().map(|row| redact::escape_line(&row.name).into_owned()).collect();
-    let longest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max("workload".len());
+    let longest = names.iter().map(|name| units::display_width(name)).max().unwrap_or(0).max("workload".len());
     // If origins differ, the origin comes before all other columns, and is never left out.
     let wanted: Vec<&ViewColumn> = mixed.then_some(&ORIGIN).into_iter().chain(WANTED.iter()).collect();
     let mut columns: Vec<(&ViewColumn, usize, Vec<String>)> = Vec::new();
     let mut left = width.saturating_sub(1);
     for column in wanted {
         let cells: Vec<String> = rows.iter().map(|row| (column.text)(row)).collect();
-        let wide = cells.iter().map(|cell| cell.chars().count()).chain([column.title.chars().count()]).max().unwrap_or(0);
+        let wide =
+            cells.iter().map(|cell| units::display_width(cell)).chain([units::display_width(column.title)]).max().unwrap_or(0);
         // The name gives way to the first columns, and has all of itself before the others.
         let name = if columns.len() < 4 { NAME.min(longest) } else { longest.min(40) };
         if left >= wide + GAP + name {
@@ -65,13 +66,13 @@ pub fn lines(rows: &[&WorkloadRow], mixed: bool, width: usize, selected: Option<
         }
     }
     let name = left.min(longest);
-    let mut heading = format!(" {:name$}", "workload");
+    let mut heading = format!(" {}", units::padded("workload", name));
     for (column, wide, _) in &columns {
         push(&mut heading, column.title, *wide, column.left);
     }
     let mut lines = vec![Line::styled(heading, Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED))];
     for (index, row) in rows.iter().enumerate() {
-        let mut spans = vec![Span::from(format!(" {:name$}", units::shortened(&names[index], name)))];
+        let mut spans = vec![Span::from(format!(" {}", units::padded(&units::shortened(&names[index], name), name)))];
         for (column, wide, cells) in &columns {
             let mut text = String::new();
             push(&mut text, &cells[index], *wide, column.left);
@@ -95,7 +96,7 @@ fn saving_colour(row: &WorkloadRow) -> Option<Color> {
 }
 
 fn push(line: &mut String, cell: &str, wide: usize, left: bool) {
-    let pad = " ".repeat(wide.saturating_sub(cell.chars().count()));
+    let pad = " ".repeat(wide.saturating_sub(units::display_width(cell)));
     line.push_str(&" ".repeat(GAP));
     if left {
         line.push_str(cell);
@@ -129,6 +130,19 @@ mod tests {
             changes: 12,
             reverts: 3,
             origin: Some(Origin::Measured),
+        }
+    }
+
+    #[test]
+    fn names_with_wide_characters_move_no_figure() {
+        let rows = [row("研究チーム/大規模言語モデルの事前学習と評価の実験"), row("e\u{301}/a"), row("b/c")];
+        let rows: Vec<&WorkloadRow> = rows.iter().collect();
+        for width in 30..=220 {
+            let lines = lines(&rows, false, width, None);
+            let widths: Vec<usize> = lines.iter().map(Line::width).collect();
+            assert!(widths.iter().all(|wide| *wide <= width && *wide == widths[0]), "{width}: {widths:?} {lines:#?}");
+            let text = lines[1].to_string();
+            assert!(text.contains("123 kW") || !lines[0].to_string().contains("power"), "{width}: {text}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! The view: a pure function from figures and the user's position in it to a frame.
 
 use eadt_report::states::{ChangeFate, decision_takes_back};
-use eadt_report::{SavingVerdict, units};
+use eadt_report::{GPUS_WITHOUT_WORKLOAD, SavingVerdict, units};
 use eadt_schemas::EventTime;
 use eadt_schemas::counts::counted;
 use eadt_schemas::figures::format_signed_percent;
@@ -164,7 +164,7 @@ fn headline_within(headline: &str, room: usize) -> String {
     let mut shown = String::new();
     for part in headline.split(" · ") {
         let separator = if shown.is_empty() { "" } else { " · " };
-        if shown.chars().count() + separator.chars().count() + part.chars().count() <= room {
+        if units::display_width(&shown) + units::display_width(separator) + units::display_width(part) <= room {
             shown.push_str(separator);
             shown.push_str(part);
         }
@@ -266,7 +266,9 @@ fn draw_details(frame: &mut Frame<'_>, details: &WorkloadDetails, area: Rect, sc
     lines.extend(chart::chart(rows, &details.marks, width, chart_height));
     let decisions: Vec<Vec<Line<'static>>> = details.decisions.iter().rev().map(|it| decision(it, width, alone)).collect();
     if decisions.is_empty() {
-        lines.push(Line::from("no decision yet: the first window is still open").dark_gray());
+        let is_of_workload = details.name != GPUS_WITHOUT_WORKLOAD;
+        let why = if is_of_workload { "no decision yet: the first window is still open" } else { "no workload, so no decisions" };
+        lines.push(Line::from(why).dark_gray());
     }
     let room = high.saturating_sub(lines.len());
     let earlier = details.earlier_line(details.decisions.len()).filter(|_| alone);
@@ -291,7 +293,7 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
         let line = lines.last_mut().expect("one");
-        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
+        if !line.is_empty() && units::display_width(line) + 1 + units::display_width(word) > width {
             lines.push(word.to_owned());
         } else {
             line.push_str(if line.is_empty() { "" } else { " " });
@@ -318,12 +320,12 @@ fn decision(decided: &DecidedChange, width: usize, alone: bool) -> Vec<Line<'sta
     if alone && decision.from != decision.to {
         reason = format!("{} → {}: {reason}", layout_text(&decision.from), layout_text(&decision.to));
     }
-    let indent = time.len() + word.chars().count() + 2;
+    let indent = time.len() + units::display_width(&word) + 2;
     let room = width.saturating_sub(indent).max(10);
     let mut parts = wrapped(&reason, room);
     if !alone && parts.len() > 1 {
         parts.truncate(1);
-        parts[0] = format!("{}…", parts[0].chars().take(room - 1).collect::<String>());
+        parts[0] = format!("{}…", units::first_cells(&parts[0], room - 1));
     }
     let head = |part: String| {
         Line::from(vec![

@@ -23,7 +23,7 @@ use eadt_report::RenderFormat;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::Origin;
 use eadt_service::{HealthRegistry, MetricsRegistry, ServiceClock, Shutdown, Supervisor, TaskFailure, address, http, tasks};
-use eadt_simulator_service::{SimClock, SimulatedCluster, SimulationDriver, SimulationSpeed};
+use eadt_simulator_service::{SimClock, SimulatedCluster, SimulationDriver, SimulationSpeed, SimulatorSettings};
 
 use crate::cli::{SimulationArgs, TelemetrySource, UpArgs};
 use crate::live::exporter::Exporter;
@@ -158,7 +158,9 @@ pub async fn run(args: &UpArgs, mut settings: ProgramSettings, shutdown: Shutdow
         editor = Some(services::policy_editor(&settings, context, clock.source()).await?);
         let cluster = services::connect(&settings, context, Origin::Simulated, clock.source()).await?;
         services::spawn_leading(&mut deciders, &settings, &bus, &cluster, &deciding, &metrics, &health);
-        let follower = eadt_simulator_service::ClusterMirror::new(settings.simulator.clone(), clock, Arc::new(cluster))?;
+        // The connection took some time, and the clock goes with that of the cluster.
+        let simulator = SimulatorSettings { start: ServiceClock::machine().now(), ..settings.simulator.clone() };
+        let follower = eadt_simulator_service::ClusterMirror::new(simulator, clock, Arc::new(cluster))?;
         let (bus, stop, metrics, ready) = (bus.clone(), shutdown.clone(), metrics.clone(), health.part("simulator"));
         sampling.spawn_thread(&tasks::SIMULATOR, move || {
             let ended = follower.run(&*bus, &stop, &metrics, &ready);

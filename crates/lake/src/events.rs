@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use eadt_schemas::decode::DecodableEvent;
 use eadt_schemas::{DecodeError, Topic};
 
-use crate::archive::{Archive, EventRow};
+use crate::archive::{Archive, ArchiveListing, EventRow};
 use crate::error::Result;
 
 /// The events of one topic, by partition and offset.
@@ -44,12 +44,21 @@ pub fn read_events<T: DecodableEvent>(archive: &Archive, topic: Topic) -> Result
 
 /// Like [`read_events`], for events of which no more than a part is kept: each is handed over when it is read, and none is in the
 /// result.
-pub fn visit_events<T: DecodableEvent>(archive: &Archive, topic: Topic, mut visit: impl FnMut(T)) -> Result<TopicEvents<T>> {
-    let listing = archive.files()?;
+pub fn visit_events<T: DecodableEvent>(archive: &Archive, topic: Topic, visit: impl FnMut(T)) -> Result<TopicEvents<T>> {
+    visit_listed_events(archive, &archive.files()?, topic, visit)
+}
+
+/// Like [`visit_events`], of the files of a listing alone.
+pub fn visit_listed_events<T: DecodableEvent>(
+    archive: &Archive,
+    listing: &ArchiveListing,
+    topic: Topic,
+    mut visit: impl FnMut(T),
+) -> Result<TopicEvents<T>> {
     let missing = listing.missing().filter(|(t, ..)| *t == topic).copied().collect();
     let mut read = TopicEvents { events: Vec::new(), refused: Vec::new(), missing, passed_over: BTreeMap::new() };
     for (topic, partition) in listing.partitions().into_keys().filter(|(t, _)| *t == topic) {
-        let mut rows = archive.rows(&listing, topic, partition);
+        let mut rows = archive.rows(listing, topic, partition);
         while let Some(row) = rows.next_event() {
             let row = match row? {
                 EventRow::Row(row) => row,

@@ -37,7 +37,7 @@ mod writer_group;
 pub use archive::{Archive, ArchiveFile, ArchiveListing, EventRow, MergedRows, PartitionRows, StoredRows, StoredRuns};
 pub use compact::{CompactionSummary, compact, compactable_bytes};
 pub use error::{LakeError, Result};
-pub use events::{TopicEvents, count_type, read_events, visit_events};
+pub use events::{TopicEvents, count_type, read_events, visit_events, visit_listed_events};
 pub use extent::is_archive_folder;
 pub use identity::IdentityGaps;
 pub use layout::ArchiveFileName;

@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::WorkloadReport;
 use crate::figures::divide_known;
 use crate::render::meter_word;
+use crate::units::format_duration;
 use crate::words::origin_word;
 
 /// A figure of this one and of the other.
@@ -40,6 +41,9 @@ pub struct ReportComparison {
     pub co2_grams: FigurePair,
     /// Reasons why changes are refused; empty if none is.
     pub refusals: Vec<String>,
+    /// The only reason is that the two did different work.
+    #[serde(skip)]
+    pub(crate) is_refused_by_work: bool,
 }
 
 impl ReportComparison {
@@ -53,7 +57,7 @@ impl ReportComparison {
         let is_energy_refused = is_any_refused || meter_refusal.is_some();
         let coverage_refusal = refuse_coverages(this, other).filter(|_| !is_energy_refused);
         let is_covered_alike = !is_energy_refused && coverage_refusal.is_none();
-        let work_refusal = (is_covered_alike && is_apart(this.samples, other.samples)).then(|| DIFFERENT_WORK.to_owned());
+        let work_refusal = refuse_work(this, other).filter(|_| is_covered_alike);
         let is_sum_refused = !is_covered_alike || work_refusal.is_some();
         Self {
             joules_per_sample: pair(|report| report.joules_per_sample, is_energy_refused),
@@ -64,6 +68,7 @@ impl ReportComparison {
             duration_seconds: pair(|report| report.duration_seconds, is_any_refused),
             cost: pair(|report| report.cost, is_sum_refused),
             co2_grams: pair(|report| report.co2_grams, is_sum_refused),
+            is_refused_by_work: work_refusal.is_some(),
             refusals: origin_refusal.into_iter().chain(meter_refusal).chain(coverage_refusal).chain(work_refusal).collect(),
         }
     }
@@ -74,17 +79,39 @@ pub const DIFFERENT_WORK: &str =
     "the runs did different numbers of samples: their J/sample compare, and sums of energy, cost and CO₂ do not";
 
 impl ReportComparison {
-    /// Returns whether the two did different work: their samples differ by more than 1 %. Sums of energy do not compare then.
-    pub fn is_of_different_work(&self) -> bool {
-        is_apart(self.samples.this, self.samples.other)
+    /// Returns whether the two did different numbers of samples: they differ by more than 1 %.
+    pub fn has_different_samples(&self) -> bool {
+        is_apart([self.samples.this, self.samples.other])
     }
 }
 
-/// Most by which the samples of the same work differ, as a part of them.
-const SAMPLES_APART: f64 = 0.01;
+/// Most by which the samples of the same work differ, or its durations, as a part of them.
+const WORK_APART: f64 = 0.01;
 
-fn is_apart(this: Option<f64>, other: Option<f64>) -> bool {
-    this.zip(other).is_some_and(|(this, other)| (this - other).abs() > SAMPLES_APART * this.max(other))
+fn is_apart([this, other]: [Option<f64>; 2]) -> bool {
+    this.zip(other).is_some_and(|(this, other)| (this - other).abs() > WORK_APART * this.max(other))
+}
+
+/// Returns whether two did different work. Without samples the time is the only measure of work.
+fn is_of_different_work(samples: [Option<f64>; 2], durations: [Option<f64>; 2]) -> bool {
+    let has_samples = samples.iter().all(Option::is_some);
+    is_apart(if has_samples { samples } else { durations })
+}
+
+/// Returns the reason why no change of a sum of energy is computed if the two did different work.
+fn refuse_work(this: &WorkloadReport, other: &WorkloadReport) -> Option<String> {
+    let (samples, durations) = ([this.samples, other.samples], [this.duration_seconds, other.duration_seconds]);
+    if !is_of_different_work(samples, durations) {
+        return None;
+    }
+    if is_apart(samples) {
+        return Some(DIFFERENT_WORK.to_owned());
+    }
+    let [here, there] = durations.map(|seconds| format_duration(seconds.unwrap_or(0.0)));
+    Some(format!(
+        "the other run lasted {there}, this one {here}, and not all of their samples are known: mean power compares, and sums of energy, cost \
+         and CO₂ do not"
+    ))
 }
 
 /// Returns why no change is computed if one of the two is simulated and the other is not.
@@ -200,6 +227,28 @@ mod tests {
         // Another refusal covers energy already.
         let wall = WorkloadReport { meter: Some(Meter::Wall), ..run(500.0) };
         assert_eq!(ReportComparison::of(&wall, &run(1000.0)).refusals.len(), 1);
+    }
+
+    #[test]
+    fn without_samples_sums_of_energy_of_unlike_times_are_refused() {
+        let run = |joules: f64, seconds: f64, samples: Option<f64>| WorkloadReport {
+            energy_joules: Some(joules),
+            duration_seconds: Some(seconds),
+            samples,
+            joules_per_sample: None,
+            mean_power_watts: Some(300.0),
+            ..report(Origin::Measured, Some(Meter::Gpu))
+        };
+        for samples in [None, Some(1000.0)] {
+            let compared = ReportComparison::of(&run(357_000.0, 1190.0, samples), &run(177_000.0, 590.0, None));
+            assert_eq!((compared.energy_joules.change_ratio, compared.mean_power_watts.change_ratio), (None, Some(0.0)));
+            assert!(
+                compared.is_refused_by_work && compared.refusals[0].contains("the other run lasted 9 min 50 s"),
+                "{compared:?}"
+            );
+        }
+        let alike = ReportComparison::of(&run(357_000.0, 1190.0, None), &run(300_000.0, 1195.0, None));
+        assert!(alike.energy_joules.change_ratio.is_some() && alike.refusals.is_empty(), "{alike:?}");
     }
 
     #[test]

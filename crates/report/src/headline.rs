@@ -34,8 +34,6 @@ pub struct SavingSummary {
     pub throughput: Option<(f64, f64)>,
     /// Reports that were summed up, that of GPUs without a workload included.
     reports: usize,
-    /// The energy of a report is not known.
-    pub(crate) lacks_energy: bool,
     /// Energy without that of GPUs without a workload.
     workloads_joules: f64,
     /// Energy of the workloads that nothing changed.
@@ -118,7 +116,6 @@ impl SavingSummary {
         self.lacks_baseline |= workload.lacks_baseline;
         let Some(energy) = workload.energy_joules else {
             self.without_energy += usize::from(is_workload);
-            self.lacks_energy = true;
             return;
         };
         self.energy_joules = Some(self.energy_joules.unwrap_or(0.0) + energy);

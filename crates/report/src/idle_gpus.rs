@@ -52,6 +52,11 @@ fn device_of(window: &EfficiencyWindow) -> &str {
 }
 
 impl IdleGpus {
+    /// Returns whether a window is not newer than the newest one of its GPU: it was taken before, or is late.
+    pub fn is_repeated(&self, window: &EfficiencyWindow) -> bool {
+        self.newest.get(device_of(window)).is_some_and(|known| known.times.start >= window.window_start)
+    }
+
     /// Takes a window of one of them; returns whether it is the first one of its time with known power. A window that is older than
     /// the GPU's newest changes no figure.
     pub fn add(&mut self, window: &EfficiencyWindow) -> bool {

@@ -20,6 +20,7 @@ pub mod states;
 mod stored;
 mod totals;
 pub mod units;
+mod window_sums;
 pub mod words;
 
 /// Zone of `--time-zone`.

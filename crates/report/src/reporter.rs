@@ -16,6 +16,7 @@ use crate::saving::{SavingEstimate, WindowBaseline, estimate_saving};
 use crate::states::{HOLD_OUT, is_change_or_verdict, takes_back, verdict_of_action};
 use crate::stored::StoredWindows;
 use crate::units;
+use crate::window_sums::{MatchedTotals, RunSpan, RunSums, WindowSums};
 use crate::words;
 use crate::words::origin_word;
 use crate::{EnergyReport, ReportBreakdown, ReportSettings, SpanRow, WindowRow, WorkloadReport};
@@ -37,6 +38,8 @@ const LONG_REASON_BYTES: usize = 1_024;
 #[derive(Debug, Default, Clone)]
 struct StoredEvents {
     windows: StoredWindows,
+    /// Sums of all windows, if none of its events is kept any more.
+    sums: Option<Box<WindowSums>>,
     spans: BTreeMap<(EventTime, String), SpanRow>,
     /// Decisions by id, without those in `maintained`.
     decisions: BTreeMap<Box<str>, ReportDecision>,
@@ -215,94 +218,12 @@ impl ActuationSummary {
     }
 }
 
-impl ReportWindow {
-    /// Returns whether the layout `to` is in force here and was not `before`; if no layout is on record, whether the generation
-    /// is another one.
-    fn adopts_layout(&self, before: Option<&Self>, to: &Layout) -> bool {
-        match &self.layout {
-            Some(layout) => **layout == *to && before.is_none_or(|before| before.layout.as_deref() != Some(to)),
-            None => before.and_then(|before| before.generation).zip(self.generation).is_some_and(|(old, new)| old != new),
-        }
-    }
-
-    /// Returns the seconds of it inside the run; if the job has reported nothing about its run, inside the observed time.
-    fn seconds_in_run(&self, observed: EventTimeRange) -> f64 {
-        if self.declared || self.run_seconds == 0.0 {
-            return self.run_seconds;
-        }
-        self.end.min(observed.1).seconds_since(self.start.max(observed.0)).clamp(0.0, self.run_seconds)
-    }
-
-    /// Returns whether the run goes on while nothing is observed: it neither begins nor ends between the first and the last
-    /// event here. The work of a job that reports nothing about its run is one run.
-    fn runs_on(&self) -> bool {
-        let whole = self.run_seconds + 1e-3 >= self.end.seconds_since(self.start);
-        let observed_seconds = self.observed.map_or(f64::INFINITY, |(from, to)| to.seconds_since(from));
-        !self.declared || whole || self.run_seconds > observed_seconds + 1.0
-    }
-
-    /// Returns the energy of a span that holds all of its known progress, as in its own J/sample: that of the run, or more if
-    /// energy is known for clearly less time than progress.
-    fn energy_of_progress(&self) -> Option<f64> {
-        let known = self.run_energy?;
-        let own = self.energy_per_sample.zip(self.samples).map_or(known, |(joules, samples)| joules * samples);
-        // A difference by rounding does not count.
-        Some(if own > known * (1.0 + 1e-9) { own } else { known })
-    }
-
-    /// Returns the seconds of known energy, of a mean device.
-    pub(crate) fn covered_seconds(&self) -> f64 {
-        self.run_seconds * self.run_coverage
-    }
-
-    /// Returns the seconds in which the energy of its known devices is known, of a mean one of them.
-    fn powered_seconds(&self) -> f64 {
-        (self.covered_seconds() * self.devices_per_known).min(self.run_seconds)
-    }
-
-    /// Returns the mean power inside the run: each device's energy over its own covered time, summed. A device without known
-    /// energy adds nothing.
-    fn run_power(&self) -> Option<f64> {
-        if self.run_seconds + 1e-6 >= self.end.seconds_since(self.start) && self.run_energy.is_some() && self.mean_power.is_some()
-        {
-            return self.mean_power;
-        }
-        divide_known(self.run_energy, Some(self.powered_seconds()))
-    }
-
-    /// Returns whether something is known of all of it, from its start to its end.
-    fn is_observed_whole(&self) -> bool {
-        self.observed.is_some_and(|(from, to)| from <= self.start && to >= self.end)
-    }
-
-    pub(crate) fn progress_seconds(&self) -> f64 {
-        self.end.seconds_since(self.start) * self.progress_coverage
-    }
-}
-
-type EventTimeRange = (EventTime, EventTime);
-
-/// Returns a part of some seconds; if the two come from different clocks of the same time, never more than all of it.
-fn part_of(part: f64, seconds: f64) -> f64 {
-    divide_known(Some(part), Some(seconds)).map_or(0.0, |ratio| ratio.min(1.0))
-}
-
-impl Reporter {
-    pub fn add_window(&mut self, event: &EfficiencyWindow) {
-        let collected = self.workloads.entry(event.workload.clone()).or_default();
-        collected.origin = Some(collected.origin.map_or(event.origin, |origin| origin.max(event.origin)));
-        if event.energy_joules.is_some() || event.unassigned_energy_joules != 0.0 {
-            // A meter at the wall covers the node, and a node's meter its GPUs: the widest one applies to the energy.
-            collected.meter = Some(collected.meter.map_or(event.meter, |meter| meter.max(event.meter)));
-        }
-        if event.kind == WindowKind::Span {
-            collected.spans.insert((event.window_start, event.id.clone()), span_row(event));
-            return;
-        }
+impl From<&EfficiencyWindow> for ReportWindow {
+    fn from(event: &EfficiencyWindow) -> Self {
         // Price and carbon are known for the window as a whole.
         let inside = divide_known(event.run_energy_joules, event.energy_joules);
         let part = |whole: Option<f64>| whole.zip(inside).map(|(whole, part)| whole * part);
-        let window = ReportWindow {
+        Self {
             start: event.window_start,
             end: event.window_end,
             origin: event.origin,
@@ -342,12 +263,105 @@ impl Reporter {
             shared: event.tenants.is_some_and(|tenants| tenants > 1),
             late: event.late,
             stale: event.stale,
-        };
-        collected.windows.insert(&event.workload, &event.id, &window);
+        }
+    }
+}
+
+impl ReportWindow {
+    /// Returns whether the layout `to` is in force here and was not `before`; if no layout is on record, whether the generation
+    /// is another one.
+    fn adopts_layout(&self, before: Option<&Self>, to: &Layout) -> bool {
+        match &self.layout {
+            Some(layout) => **layout == *to && before.is_none_or(|before| before.layout.as_deref() != Some(to)),
+            None => before.and_then(|before| before.generation).zip(self.generation).is_some_and(|(old, new)| old != new),
+        }
+    }
+
+    /// Returns the seconds of it inside the run; if the job has reported nothing about its run, inside the observed time.
+    fn seconds_in_run(&self, observed: EventTimeRange) -> f64 {
+        RunSpan::of(self).seconds_in(observed)
+    }
+
+    /// Returns whether the run goes on while nothing is observed: it neither begins nor ends between the first and the last
+    /// event here. The work of a job that reports nothing about its run is one run.
+    pub(crate) fn runs_on(&self) -> bool {
+        let whole = self.run_seconds + 1e-3 >= self.end.seconds_since(self.start);
+        let observed_seconds = self.observed.map_or(f64::INFINITY, |(from, to)| to.seconds_since(from));
+        !self.declared || whole || self.run_seconds > observed_seconds + 1.0
+    }
+
+    /// Returns the energy of a span that holds all of its known progress, as in its own J/sample: that of the run, or more if
+    /// energy is known for clearly less time than progress.
+    pub(crate) fn energy_of_progress(&self) -> Option<f64> {
+        let known = self.run_energy?;
+        let own = self.energy_per_sample.zip(self.samples).map_or(known, |(joules, samples)| joules * samples);
+        // A difference by rounding does not count.
+        Some(if own > known * (1.0 + 1e-9) { own } else { known })
+    }
+
+    /// Returns the seconds of known energy, of a mean device.
+    pub(crate) fn covered_seconds(&self) -> f64 {
+        self.run_seconds * self.run_coverage
+    }
+
+    /// Returns the seconds in which the energy of its known devices is known, of a mean one of them.
+    pub(crate) fn powered_seconds(&self) -> f64 {
+        (self.covered_seconds() * self.devices_per_known).min(self.run_seconds)
+    }
+
+    /// Returns the mean power inside the run: each device's energy over its own covered time, summed. A device without known
+    /// energy adds nothing.
+    fn run_power(&self) -> Option<f64> {
+        if self.run_seconds + 1e-6 >= self.end.seconds_since(self.start) && self.run_energy.is_some() && self.mean_power.is_some()
+        {
+            return self.mean_power;
+        }
+        divide_known(self.run_energy, Some(self.powered_seconds()))
+    }
+
+    /// Returns whether something is known of all of it, from its start to its end.
+    fn is_observed_whole(&self) -> bool {
+        self.observed.is_some_and(|(from, to)| from <= self.start && to >= self.end)
+    }
+
+    pub(crate) fn progress_seconds(&self) -> f64 {
+        self.end.seconds_since(self.start) * self.progress_coverage
+    }
+}
+
+pub(crate) type EventTimeRange = (EventTime, EventTime);
+
+/// Returns a part of some seconds; if the two come from different clocks of the same time, never more than all of it.
+pub(crate) fn part_of(part: f64, seconds: f64) -> f64 {
+    divide_known(Some(part), Some(seconds)).map_or(0.0, |ratio| ratio.min(1.0))
+}
+
+impl Reporter {
+    pub fn add_window(&mut self, event: &EfficiencyWindow) {
+        let collected = self.workloads.entry(event.workload.clone()).or_default();
+        collected.origin = Some(collected.origin.map_or(event.origin, |origin| origin.max(event.origin)));
+        if event.energy_joules.is_some() || event.unassigned_energy_joules != 0.0 {
+            // A meter at the wall covers the node, and a node's meter its GPUs: the widest one applies to the energy.
+            collected.meter = Some(collected.meter.map_or(event.meter, |meter| meter.max(event.meter)));
+        }
+        if event.kind == WindowKind::Span {
+            if collected.sums.is_none() {
+                collected.spans.insert((event.window_start, event.id.clone()), span_row(event));
+            }
+            return;
+        }
+        let window = ReportWindow::from(event);
+        match &mut collected.sums {
+            Some(sums) => sums.add(&window),
+            None => collected.windows.insert(&event.workload, &event.id, &window),
+        }
     }
 
     pub fn add_decision(&mut self, event: &Decision) {
         let collected = self.workloads.entry(event.workload.clone()).or_default();
+        if collected.sums.is_some() {
+            return;
+        }
         collected.origin = Some(collected.origin.map_or(event.origin, |origin| origin.max(event.origin)));
         // Without a limit in force the setting of a knob is its top.
         let tops = [(event.from.power_limit_watts, "power_limit_watts"), (event.from.sm_clock_mhz, "sm_clock_limit_mhz")];
@@ -382,6 +396,9 @@ impl Reporter {
 
     pub fn add_actuation(&mut self, event: &Actuation) {
         let collected = self.workloads.entry(event.workload.clone()).or_default();
+        if collected.sums.is_some() {
+            return;
+        }
         collected.actuated = true;
         let mut fate = collected.actuations.get(event.decision_id.as_str()).copied().unwrap_or_default();
         let time = match event.outcome {
@@ -406,18 +423,18 @@ impl Reporter {
 
     /// Returns the report on one workload so far; `None` if there is no such workload.
     pub fn report_of(&self, workload: &str, settings: &ReportSettings) -> Option<WorkloadReport> {
-        self.workloads.get(workload).map(|collected| collected.events().workload_report(workload, settings))
+        self.workloads.get(workload).map(|collected| collected.workload_report(workload, settings))
     }
 
     /// Returns the report on everything so far.
     pub fn build_report(&self, settings: &ReportSettings) -> EnergyReport {
-        let of = |(name, collected): (&String, &StoredEvents)| collected.events().workload_report(name, settings);
+        let of = |(name, collected): (&String, &StoredEvents)| collected.workload_report(name, settings);
         EnergyReport { workloads: self.workloads.iter().map(of).collect(), source_notes: Vec::new() }
     }
 
     /// Returns the same on one workload, without the chart that HTML has; `None` if nothing is known of it.
     pub fn workload_report(&self, name: &str, settings: &ReportSettings) -> Option<WorkloadReport> {
-        let report = self.workloads.get(name)?.events().workload_report(name, settings);
+        let report = self.workloads.get(name)?.workload_report(name, settings);
         Some(WorkloadReport { curve: Vec::new(), decided: Vec::new(), ..report })
     }
 
@@ -450,6 +467,18 @@ impl Reporter {
             .collect();
         changes.sort_by_key(|change| change.time);
         changes
+    }
+
+    /// Drops the events of a workload and keeps sums of its windows, so that its memory stays bounded. Later windows are added to
+    /// the sums: each may come once, and in the order of their starts. Its report has energy, samples, tokens, J/sample and
+    /// duration as before, and no saving. If no energy is known, the reason is that of the dropped windows.
+    pub fn keep_sums(&mut self, name: &str) {
+        let collected = self.workloads.entry(name.to_owned()).or_default();
+        if collected.sums.is_none() {
+            let sums = WindowSums::of(&collected.windows.to_vec()).with_why_no_energy(collected.why_no_energy());
+            let sums = Some(Box::new(sums));
+            *collected = StoredEvents { sums, origin: collected.origin, meter: collected.meter, ..StoredEvents::default() };
+        }
     }
 
     /// Forgets a workload, so that a caller that follows a log for weeks can bound its memory.
@@ -498,8 +527,8 @@ fn note_unassigned(joules: Option<f64>, samples: Option<f64>, tokens: Option<f64
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     if !parts.is_empty() {
         notes.push(format!(
-            "{} of the totals are of no window, so in no power, J/sample or saving: a counter rose by them over a silence, or they came when \
-             their window was closed",
+            "{} of the totals are of no window, so in no power, J/sample or saving: a counter rose by them over a silence or \
+             a long wait, or they came when their window was closed",
             parts.join(", ")
         ));
     }
@@ -518,31 +547,6 @@ fn span_row(event: &EfficiencyWindow) -> SpanRow {
         joules_per_sample: event.energy_per_sample(),
         mean_power_watts: event.mean_power_watts,
         coverage_ratio: event.energy_coverage_ratio,
-    }
-}
-
-/// Energy, and the samples or tokens of the same span. Downtime is in it; windows without known energy, and amounts in no
-/// window, are not. If energy is known for a part of a window's progress, it is extrapolated as in the window's own figure.
-struct MatchedTotals {
-    joules: Option<f64>,
-    progress: Option<f64>,
-}
-
-impl MatchedTotals {
-    fn of<'a>(windows: impl Iterator<Item = &'a ReportWindow>, progress: fn(&ReportWindow) -> Option<f64>) -> Self {
-        let known: Vec<&ReportWindow> = windows.filter(|window| window.run_energy.is_some()).collect();
-        Self {
-            joules: sum_known(known.iter().map(|window| window.energy_of_progress())),
-            progress: sum_known(known.iter().map(|window| progress(window))),
-        }
-    }
-
-    fn joules_per(&self) -> Option<f64> {
-        divide_known(self.joules, self.progress)
-    }
-
-    fn per_joule(&self) -> Option<f64> {
-        divide_known(self.progress, self.joules)
     }
 }
 
@@ -613,6 +617,19 @@ impl StoredEvents {
         let kept: Arc<str> = reason.into();
         self.long_reasons.insert(kept.clone());
         kept
+    }
+
+    /// Returns the reason why no energy is known; `None` if some is, or if there are no windows.
+    fn why_no_energy(&self) -> Option<String> {
+        let events = self.events();
+        events.lacks_energy().then(|| events.why_no_energy())
+    }
+
+    fn workload_report(&self, name: &str, settings: &ReportSettings) -> WorkloadReport {
+        match &self.sums {
+            Some(sums) => sums.report(name, self.origin.unwrap_or_default(), self.meter),
+            None => self.events().workload_report(name, settings),
+        }
     }
 
     /// Returns the events with the windows before the job's start taken out of the run.
@@ -695,10 +712,11 @@ impl WorkloadEvents<'_> {
     /// Returns everything but the saving, which comes with its notes.
     fn figures(&self, name: &str, settings: &ReportSettings, saving: SavingEstimate, of_saving: Vec<String>) -> WorkloadReport {
         let mut notes = Vec::new();
-        let in_windows = sum_known(self.run().map(|window| window.run_energy));
-        let unassigned = self.run().map(|window| window.unassigned).sum::<f64>();
-        let unassigned = (unassigned > 0.0).then_some(unassigned);
-        let energy = sum_known([in_windows, unassigned].into_iter());
+        let sums = WindowSums::of(&self.windows);
+        let (in_windows, unassigned, energy) = {
+            let energy = sums.run().energy;
+            (energy.in_windows, energy.unassigned(), energy.total())
+        };
         let observed = self.observed_range();
         // Devices without a workload have a window each: the time of one interval counts once.
         let mut intervals = BTreeMap::<EventTime, f64>::new();
@@ -719,7 +737,8 @@ impl WorkloadEvents<'_> {
             ));
         }
         let coverage = self.run().next().map(|_| part_of(self.run().map(ReportWindow::covered_seconds).sum(), device_seconds));
-        let [(samples, unassigned_samples), (tokens, unassigned_tokens)] = self.progress_totals();
+        let (samples, unassigned_samples) = (sums.samples.total(), sums.samples.unassigned());
+        let (tokens, unassigned_tokens) = (sums.tokens.total(), sums.tokens.unassigned());
         note_unassigned(unassigned, unassigned_samples, unassigned_tokens, &mut notes);
         let outside = self.outside_run();
         if let Some((joules, seconds)) = outside {
@@ -729,8 +748,7 @@ impl WorkloadEvents<'_> {
                 units::format_duration(seconds)
             ));
         }
-        let of_samples = MatchedTotals::of(self.run(), |window| window.samples);
-        let of_tokens = MatchedTotals::of(self.run(), |window| window.tokens);
+        let RunSums { of_samples, of_tokens, .. } = *sums.run();
         let kwh = energy.map(|joules| joules / JOULES_PER_KWH);
 
         // Energy in no window has the mean price of that in windows.
@@ -908,19 +926,6 @@ impl WorkloadEvents<'_> {
                 }
             })
             .collect()
-    }
-
-    /// Returns samples and tokens, and of each the part that is of no window. As with energy, the total holds both.
-    fn progress_totals(&self) -> [(Option<f64>, Option<f64>); 2] {
-        let total = |of: fn(&ReportWindow) -> Option<f64>, unassigned: fn(&ReportWindow) -> f64| {
-            let unassigned = self.windows.iter().map(unassigned).sum::<f64>();
-            let unassigned = (unassigned > 0.0).then_some(unassigned);
-            (sum_known(self.windows.iter().map(of).chain([unassigned])), unassigned)
-        };
-        [
-            total(|window| window.samples, |window| window.unassigned_progress.0),
-            total(|window| window.tokens, |window| window.unassigned_progress.1),
-        ]
     }
 
     /// Returns the mean power in the run over the time in which it is known, in W. Each interval counts with the power of all its

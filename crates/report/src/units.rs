@@ -1,6 +1,7 @@
 //! Figures for people: three digits and a prefix; in the column of a table one prefix for all. Raw figures are in JSON and CSV.
 
 use eadt_schemas::figures::format_fixed;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 const PREFIXES: [&str; 6] = ["", "k", "M", "G", "T", "P"];
 /// Shown in place of a figure that is not known.
@@ -193,22 +194,64 @@ pub fn format_duration(seconds: f64) -> String {
     two.map(|(number, unit)| format!("{number} {unit}")).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns a text of at most `width` characters: one that is longer loses its middle.
+/// Returns the cells of a terminal that a text takes: a wide character takes two, a combining one none.
+pub fn display_width(text: &str) -> usize {
+    text.width()
+}
+
+/// Returns a text with spaces behind it up to so many cells.
+pub fn padded(text: &str, cells: usize) -> String {
+    format!("{text}{}", " ".repeat(cells.saturating_sub(display_width(text))))
+}
+
+/// Returns the begin of a text that takes at most so many cells.
+pub fn first_cells(text: &str, cells: usize) -> &str {
+    let mut used = 0;
+    let end = text.char_indices().find(|(_, character)| {
+        used += character.width().unwrap_or(0);
+        used > cells
+    });
+    end.map_or(text, |(end, _)| &text[..end])
+}
+
+/// Returns the end of a text that takes at most so many cells.
+fn last_cells(text: &str, cells: usize) -> &str {
+    let (mut used, mut start) = (0, text.len());
+    for (at, character) in text.char_indices().rev() {
+        used += character.width().unwrap_or(0);
+        if used > cells {
+            break;
+        }
+        start = at;
+    }
+    &text[start..]
+}
+
+/// Returns a text of at most `width` cells: one that is longer loses its middle.
 pub fn shortened(text: &str, width: usize) -> String {
-    let length = text.chars().count();
-    if length <= width {
+    if display_width(text) <= width {
         return text.to_owned();
     }
     let keep = width.saturating_sub(1);
-    let (head, tail) = (keep / 2, keep - keep / 2);
-    let head: String = text.chars().take(head).collect();
-    let tail: String = text.chars().skip(length - tail).collect();
-    format!("{head}…{tail}")
+    let head = keep / 2;
+    format!("{}…{}", first_cells(text, head), last_cells(text, keep - head))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn wide_and_combining_characters_count_in_cells() {
+        let name = "研究チーム/大規模言語モデル";
+        assert_eq!((display_width(name), display_width("e\u{301}"), display_width("lab/é")), (27, 1, 5));
+        for width in 1..30 {
+            let text = shortened(name, width);
+            assert!(display_width(&text) <= width && display_width(&text) + 2 >= width.min(27), "{width}: {text}");
+        }
+        assert_eq!((shortened("abcdefgh", 5), shortened(name, 9)), ("ab…gh".to_owned(), "研究…デル".to_owned()));
+        assert_eq!((padded("研", 4), first_cells("研究", 3)), ("研  ".to_owned(), "研"));
+    }
 
     #[test]
     fn figures_have_three_digits_and_a_prefix() {

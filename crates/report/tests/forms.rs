@@ -223,7 +223,6 @@ fn two_runs_are_compared_with_sums_in_every_form() {
     );
     assert!(text.contains(start) && text.contains(note), "{text}");
     assert!(row(&text, "Workloads in both runs", "a/both").ends_with("4.00 MJ 3.50 MJ -"), "{text}");
-    assert!(!comparison.is_of_different_work());
     // One without J/sample is in no sum of the same work.
     let idle = |joules: f64, samples| {
         let windows = [window("a/both", 0, joules, Some(samples)), window("gpus", 0, 1e6, None)];
@@ -231,6 +230,56 @@ fn two_runs_are_compared_with_sums_in_every_form() {
     };
     let text = RunComparison::of(&idle(3.5e6, 80.0), &idle(4e6, 100.0)).render_text(None);
     assert!(text.contains("the samples of 1 of them took 3.50 MJ instead of 3.20 MJ (+9.4 %)"), "{text}");
+
+    // One without known energy hides no sum of the others.
+    let unmetered = |joules: f64| {
+        let windows = [
+            window("a/both", 0, joules, Some(100.0)),
+            EfficiencyWindow {
+                energy_joules: None,
+                run_energy_joules: None,
+                run_coverage_ratio: 0.0,
+                ..window("u/dark", 0, 0.0, Some(9.0))
+            },
+        ];
+        report(&windows, [], [], &ReportSettings::default())
+    };
+    let (this_part, other_part) = (unmetered(3e6), unmetered(4e6));
+    let comparison = RunComparison::of(&this_part, &other_part);
+    let text = comparison.render_text(None);
+    assert!(text.contains("2 workloads in both runs: energy of 1 of them 3 MJ instead of 4 MJ (-25.0 %)\n"), "{text}");
+    assert!(
+        text.contains("the energy of 1 of 2 workloads is not known in one of the runs") && text.contains(": u/dark"),
+        "{text}"
+    );
+    assert_eq!(row(&text, "Workloads in both runs", "total"), "total 4.00 MJ 3.00 MJ -25.00 %");
+    assert_eq!(comparison.totals().energy_workloads, 1);
+
+    // GPUs without work for a longer time refuse their own sum, and are in none of the others.
+    let with_idle = |joules: f64, minutes: i64| {
+        let idle = (0..minutes).map(|minute| window("gpus", minute, 1e6, None));
+        let windows: Vec<EfficiencyWindow> = idle.chain([window("a/both", 0, joules, Some(100.0))]).collect();
+        report(&windows, [], [], &ReportSettings::default())
+    };
+    let (longer, shorter) = (with_idle(3e6, 4), with_idle(4e6, 2));
+    let comparison = RunComparison::of(&longer, &shorter);
+    let totals = comparison.totals();
+    assert_eq!((totals.energy_joules.change_ratio, totals.energy_workloads), (Some(-0.25), 1));
+    let text = comparison.render_text(None);
+    assert!(text.contains("energy of 1 of them 3 MJ instead of 4 MJ (-25.0 %)"), "{text}");
+    assert!(text.contains("no sum of energy, cost or CO₂ has the energy of gpus"), "{text}");
+    assert!(row(&text, "Workloads in both runs", "gpus").ends_with("2.00 MJ 4.00 MJ -"), "{text}");
+    assert!(text.contains("mean power compares"), "{text}");
+    let same_time = with_idle(4e6, 4);
+    let comparison = RunComparison::of(&longer, &same_time);
+    assert_eq!((comparison.totals().energy_joules.other, comparison.energy_note()), (Some(8e6), None));
+    let only_idle = |minutes: i64| {
+        let windows: Vec<EfficiencyWindow> = (0..minutes).map(|minute| window("gpus", minute, 1e6, None)).collect();
+        report(&windows, [], [], &ReportSettings::default())
+    };
+    let (longer, shorter) = (only_idle(4), only_idle(2));
+    let totals = RunComparison::of(&longer, &shorter).totals();
+    assert_eq!((totals.energy_joules.this, totals.energy_joules.change_ratio), (Some(4e6), None));
 
     // Every form has the notes on unreadable parts of a run.
     let part = other.clone().with_source_notes(vec!["the archive lacks a file".to_owned()]);

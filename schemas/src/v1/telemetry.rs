@@ -148,3 +148,35 @@ pub struct GpuTelemetry {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mps_enabled: Option<bool>,
 }
+
+impl GpuTelemetry {
+    /// Returns the power of the whole device: that of the moment, else the average, if such a device can draw it. Windows leave
+    /// out the others, too.
+    pub fn usable_power_watts(&self) -> Option<f64> {
+        [self.power_watts, self.power_average_watts].into_iter().flatten().find(|watts| self.meter.can_draw(*watts))
+    }
+
+    /// Returns whether it reports power, and none that such a device can draw.
+    pub fn has_only_impossible_power(&self) -> bool {
+        self.usable_power_watts().is_none() && self.power_watts.or(self.power_average_watts).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn power_that_the_device_cannot_draw_is_not_usable() {
+        let of = |meter, power_watts, power_average_watts| {
+            let sample = GpuTelemetry { meter, power_watts, power_average_watts, ..GpuTelemetry::default() };
+            (sample.usable_power_watts(), sample.has_only_impossible_power())
+        };
+        assert_eq!(of(Meter::Gpu, Some(300.0), Some(310.0)), (Some(300.0), false));
+        assert_eq!(of(Meter::Gpu, Some(12_345.6), Some(310.0)), (Some(310.0), false));
+        assert_eq!(of(Meter::Gpu, Some(4_294_967.0), None), (None, true));
+        assert_eq!(of(Meter::Gpu, Some(0.0), Some(0.0)), (None, true), "a GPU that answers draws some watts");
+        assert_eq!(of(Meter::Node, Some(12_345.6), None), (Some(12_345.6), false));
+        assert_eq!(of(Meter::Gpu, None, None), (None, false));
+    }
+}

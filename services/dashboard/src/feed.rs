@@ -1,15 +1,16 @@
 //! Sources of the model's events: a log that is followed, or an archive that is read once.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use eadt_bus::{
     Bus, BusError, ConsumerRecord, IsolationLevel, PartitionReader, PollEvent, Remedy, StartOffset, TopicPartition, TopicSpec,
 };
-use eadt_lake::{Archive, ArchiveListing, LakeError};
+use eadt_lake::{Archive, ArchiveFile, ArchiveListing, LakeError};
 use eadt_schemas::counts::counted;
-use eadt_schemas::envelope::header;
-use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, GpuTelemetry, Workload, dead_letter_header};
+use eadt_schemas::decode::DecodableEvent;
+use eadt_schemas::v1::{GpuTelemetry, dead_letter_header};
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::Shutdown;
 
@@ -210,37 +211,103 @@ fn take(model: &mut DashboardModel, topic: Topic, record: &ConsumerRecord, budge
     }
 }
 
-/// Ids of the events in an archive: a log beside it may hold the same.
+/// Offsets of a file, first and last, and the date of its records.
+type ArchivedFile = (i64, i64, String);
+
+/// What an archive holds: a log beside it may hold the same.
 #[derive(Debug, Default)]
-pub struct ArchivedIds {
-    ids: HashSet<String>,
-    /// The first offset of each partition that it does not hold.
-    next: BTreeMap<(Topic, i32), i64>,
+pub struct ArchivedRanges {
+    /// The files of each partition, by the first offset.
+    files: BTreeMap<(Topic, i32), Vec<ArchivedFile>>,
+    /// Offset and stamp of each partition's newest row; without those whose files do not record it.
+    newest: BTreeMap<(Topic, i32), (i64, EventTime)>,
 }
 
-impl ArchivedIds {
-    fn has(&self, topic: Topic, record: &ConsumerRecord) -> bool {
-        match topic {
-            // They have no id of their own.
-            Topic::DeadLetters | Topic::Workloads => {
-                self.next.get(&(topic, record.at.partition)).is_some_and(|next| record.offset < *next)
-            }
-            _ => record.header(header::ID).is_some_and(|id| self.ids.contains(id)),
+impl ArchivedRanges {
+    /// Returns what the archive holds of the topics that the page reads.
+    fn of(archive: &Archive, listing: &ArchiveListing) -> Result<Self, LakeError> {
+        let mut listing = listing.clone();
+        listing.files.retain(|file| TOPICS.contains(&file.name.topic) || DEVICE_TOPICS.contains(&file.name.topic));
+        let mut files: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for ArchiveFile { name, .. } in &listing.files {
+            files.entry((name.topic, name.partition)).or_default().push((name.first, name.last, name.date.clone()));
         }
+        let newest = archive.newest(&listing)?.into_iter().filter_map(|(at, newest)| Some((at, newest?))).collect();
+        Ok(Self { files, newest })
+    }
+
+    /// Returns the partitions of a log that this archive is not of: they end before the newest archived row, or have another record
+    /// at its offset. Offsets say nothing about them.
+    fn foreign_partitions(
+        &self,
+        bus: &dyn Bus,
+        prefix: &str,
+        partitions: impl Iterator<Item = TopicPartition>,
+    ) -> Result<BTreeSet<TopicPartition>, BusError> {
+        let (mut foreign, mut sought) = (BTreeSet::new(), BTreeMap::new());
+        for at in partitions {
+            let topic = Topic::from_name(&at.topic, prefix);
+            let Some((offset, stamp)) = topic.and_then(|topic| self.newest.get(&(topic, at.partition))).copied() else {
+                continue;
+            };
+            let marks = bus.watermarks(&at)?;
+            if offset >= marks.high {
+                foreign.insert(at);
+            } else if offset >= marks.low {
+                sought.insert(at, (offset, stamp));
+            }
+        }
+        let from: Vec<_> = sought.iter().map(|(at, (offset, _))| (at.clone(), StartOffset::At(*offset))).collect();
+        if from.is_empty() {
+            return Ok(foreign);
+        }
+        let unread = Cell::new(sought.len());
+        eadt_bus::read_to_end(
+            bus,
+            &from,
+            || unread.get() == 0,
+            |record| {
+                // The first one of each partition: a later one if that at the offset was compacted away.
+                if let Some((offset, stamp)) = sought.remove(&record.at)
+                    && record.offset == offset
+                    && record.stamp != stamp
+                {
+                    foreign.insert(record.at);
+                }
+                unread.set(sought.len());
+                Ok::<_, BusError>(())
+            },
+        )?;
+        Ok(foreign)
+    }
+
+    /// Returns whether the archive holds a record of its own log. One of another date, or newer than all that is archived of its
+    /// partition, is of a log that was made anew.
+    fn has(&self, topic: Topic, record: &ConsumerRecord) -> bool {
+        let at = (topic, record.at.partition);
+        if self.newest.get(&at).is_some_and(|(_, newest)| record.stamp > *newest) {
+            return false;
+        }
+        let Some(files) = self.files.get(&at) else { return false };
+        let after = files.partition_point(|(first, ..)| *first <= record.offset);
+        let file = after.checked_sub(1).and_then(|place| files.get(place));
+        file.is_some_and(|(_, last, date)| record.offset <= *last && *date == record.stamp.date())
     }
 }
 
 /// Reads all events of a log, except those that the archive beside it has. Returns their number, without those of GPUs.
-pub fn load_log(bus: &dyn Bus, prefix: &str, archived: &ArchivedIds, model: &mut DashboardModel) -> Result<u64, FeedError> {
+pub fn load_log(bus: &dyn Bus, prefix: &str, archived: &ArchivedRanges, model: &mut DashboardModel) -> Result<u64, FeedError> {
     let mut event_count = 0;
     let from: Vec<_> = positions(bus, prefix)?.into_iter().collect();
+    let foreign = archived.foreign_partitions(bus, prefix, from.iter().map(|(at, _)| at.clone()))?;
     let mut budget = SampleBudget { left: f64::INFINITY, refilled: Instant::now() };
     eadt_bus::read_to_end(
         bus,
         &from,
         || false,
         |record| {
-            if let Some(topic) = Topic::from_name(&record.at.topic, prefix).filter(|topic| !archived.has(*topic, &record)) {
+            let is_archived = |topic: &Topic| !foreign.contains(&record.at) && archived.has(*topic, &record);
+            if let Some(topic) = Topic::from_name(&record.at.topic, prefix).filter(|topic| !is_archived(topic)) {
                 event_count += u64::from(record.value.is_some() && TOPICS.contains(&topic));
                 take(model, topic, &record, &mut budget);
             }
@@ -252,45 +319,43 @@ pub fn load_log(bus: &dyn Bus, prefix: &str, archived: &ArchivedIds, model: &mut
     Ok(event_count)
 }
 
-/// Takes in everything that an archive, or the output of a replay, holds.
-pub fn load_archive(archive: &Archive, model: &mut DashboardModel) -> Result<ArchivedIds, FeedError> {
+/// Takes in everything that an archive, or the output of a replay, holds. Each event is taken when it is read: what is kept is the
+/// model's, which is bounded.
+pub fn load_archive(archive: &Archive, model: &mut DashboardModel) -> Result<ArchivedRanges, FeedError> {
     // Before any read: records archived meanwhile are read from the log.
     let listing = archive.files()?;
-    let next = listing.partitions().into_iter().map(|(at, (_, last))| (at, last + 1)).collect();
+    let ranges = ArchivedRanges::of(archive, &listing)?;
     model.set_incomplete(describe_missing_files(&listing));
     load_dead_letters(archive, &listing, model)?;
-    let workloads = eadt_lake::read_events::<Workload>(archive, Topic::Workloads)?;
-    let windows = eadt_lake::read_events::<EfficiencyWindow>(archive, Topic::EfficiencyWindows)?;
-    let decisions = eadt_lake::read_events::<Decision>(archive, Topic::Decisions)?;
-    let actuations = eadt_lake::read_events::<Actuation>(archive, Topic::Actuations)?;
-    let missing = [&workloads.missing, &windows.missing, &decisions.missing, &actuations.missing];
-    for (topic, partition, from, to) in missing.into_iter().flatten() {
-        tracing::warn!(%topic, partition, from, to, "a file of the archive was removed");
-    }
-    let kinds = [&workloads.passed_over, &windows.passed_over, &decisions.passed_over, &actuations.passed_over];
-    for (kind, count) in kinds.into_iter().flatten() {
-        tracing::warn!(kind, count, "records of a type that their topic does not take were passed over");
-    }
-    let refused = workloads.refused.len() + windows.refused.len() + decisions.refused.len() + actuations.refused.len();
-    (0..refused).for_each(|_| model.unreadable());
-    let mut ids = HashSet::new();
-    workloads.events.iter().for_each(|event| model.declaration(event));
-    for event in &windows.events {
-        model.window(event);
-        ids.insert(event.id.clone());
-    }
-    for event in &decisions.events {
-        model.decision(event);
-        ids.insert(event.id.clone());
-    }
-    for event in &actuations.events {
-        model.actuation(event);
-        ids.insert(event.id.clone());
-    }
-    load_devices(archive, model)?;
+    load_topic(archive, &listing, Topic::Workloads, model, DashboardModel::declaration)?;
+    load_topic(archive, &listing, Topic::EfficiencyWindows, model, DashboardModel::window)?;
+    load_topic(archive, &listing, Topic::Decisions, model, DashboardModel::decision)?;
+    load_topic(archive, &listing, Topic::Actuations, model, DashboardModel::actuation)?;
+    load_devices(archive, &listing, model)?;
     while model.refresh(usize::MAX) {}
     model.set_caught_up();
-    Ok(ArchivedIds { ids, next })
+    Ok(ranges)
+}
+
+/// Takes in the events of one topic, and counts those that could not be read.
+fn load_topic<T: DecodableEvent>(
+    archive: &Archive,
+    listing: &ArchiveListing,
+    topic: Topic,
+    model: &mut DashboardModel,
+    take: fn(&mut DashboardModel, &T),
+) -> Result<(), FeedError> {
+    let read = eadt_lake::visit_listed_events::<T>(archive, listing, topic, |event| take(model, &event))?;
+    for (topic, partition, from, to) in read.missing {
+        tracing::warn!(%topic, partition, from, to, "a file of the archive was removed");
+    }
+    for (kind, count) in read.passed_over {
+        tracing::warn!(kind, count, "records of a type that their topic does not take were passed over");
+    }
+    for _ in read.refused {
+        model.unreadable();
+    }
+    Ok(())
 }
 
 /// Returns a sentence about files of the shown topics that an archive lacks, or may lack; `None` if it has all.
@@ -320,11 +385,11 @@ fn load_dead_letters(archive: &Archive, listing: &ArchiveListing, model: &mut Da
 }
 
 /// Reads the GPU events of an archive: the newest samples, and all intents, states and holders.
-fn load_devices(archive: &Archive, model: &mut DashboardModel) -> Result<(), FeedError> {
-    eadt_lake::read_events(archive, Topic::DeviceIntents)?.events.iter().for_each(|event| model.device_intent(event));
-    eadt_lake::read_events(archive, Topic::DeviceStates)?.events.iter().for_each(|event| model.device_state(event));
-    eadt_lake::read_events(archive, Topic::DeviceHolders)?.events.iter().for_each(|event| model.device_holders(event));
-    let mut listing = archive.files()?;
+fn load_devices(archive: &Archive, listing: &ArchiveListing, model: &mut DashboardModel) -> Result<(), FeedError> {
+    eadt_lake::visit_listed_events(archive, listing, Topic::DeviceIntents, |event| model.device_intent(&event))?;
+    eadt_lake::visit_listed_events(archive, listing, Topic::DeviceStates, |event| model.device_state(&event))?;
+    eadt_lake::visit_listed_events(archive, listing, Topic::DeviceHolders, |event| model.device_holders(&event))?;
+    let mut listing = listing.clone();
     let mut bytes: BTreeMap<i32, u64> = BTreeMap::new();
     let mut files: Vec<_> = listing.files.into_iter().filter(|file| file.name.topic == Topic::GpuTelemetry).rev().collect();
     files.retain(|file| {
@@ -352,6 +417,8 @@ fn load_devices(archive: &Archive, model: &mut DashboardModel) -> Result<(), Fee
 
 #[cfg(test)]
 mod tests {
+    use eadt_bus::RecordHeaders;
+
     use super::*;
     use crate::model::{RetentionLimits, SourceFacts, SourceKind};
 
@@ -396,5 +463,26 @@ mod tests {
         let stamp = EventTime::from_micros(1_767_225_600_000_000);
         let text = outage_problem(Some(OUTAGE), Some(stamp)).unwrap();
         assert_eq!(text, "no broker answers; the newest record is of 2026-01-01 00:00:00 UTC");
+    }
+
+    #[test]
+    fn a_record_is_archived_by_its_offset_date_and_time() {
+        let day = EventTime::from_micros(1_767_225_600_000_000);
+        let topic = Topic::EfficiencyWindows;
+        let files = vec![(0, 9, day.date()), (20, 29, day.date()), (30, 39, day.plus_seconds(86_400.0).date())];
+        let newest = day.plus_seconds(87_000.0);
+        let ranges = ArchivedRanges { files: [((topic, 0), files)].into(), newest: [((topic, 0), (38, newest))].into() };
+        let has = |partition: i32, offset: i64, seconds: f64| {
+            let at = TopicPartition::new(topic.to_string(), partition);
+            let stamp = day.plus_seconds(seconds);
+            let headers = RecordHeaders::default();
+            ranges.has(topic, &ConsumerRecord { at, offset, stamp, key: None, value: None, headers })
+        };
+        assert_eq!([0, 9, 20, 29].map(|offset| has(0, offset, 60.0)), [true; 4]);
+        assert_eq!([30, 38].map(|offset| has(0, offset, 86_460.0)), [true; 2]);
+        assert_eq!([10, 19, 40].map(|offset| has(0, offset, 60.0)), [false; 3], "in a gap, and behind the last file");
+        assert!(!has(0, 0, 86_460.0) && !has(0, 30, 60.0), "of another date");
+        assert!(!has(0, 30, 87_060.0), "newer than all that is archived");
+        assert!(!has(1, 0, 60.0), "of another partition");
     }
 }

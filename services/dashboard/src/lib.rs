@@ -28,7 +28,7 @@ mod whatif;
 mod workload_history;
 
 pub use as_of::AsOfReader;
-pub use feed::{ArchivedIds, FeedError, follow, load_archive, load_log};
+pub use feed::{ArchivedRanges, FeedError, follow, load_archive, load_log};
 pub use log::{LOG_END_HEADER, LOG_MEDIA_TYPE, LogLines, LogPositions, LogSource, StreamMarker};
 pub use model::compare::{ComparePage, CompareQuery};
 pub use model::decisions::{DecisionPage, DecisionQuery};

@@ -1,13 +1,17 @@
 //! An archive as the page reads it: what was refused, and earlier moments.
 
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use axum::body::Bytes;
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
+use eadt_bus::{Bus, BusError, ProducerRecord, StartOffset, TopicPartition, TopicSpec, read_to_end};
 use eadt_dashboard::{
     AsOfReader, DashboardModel, HistorySource, RecordIdentity, ReplayCheck, ReplayVerdict, RetentionLimits, SourceFacts,
-    SourceKind, load_archive,
+    SourceKind, load_archive, load_log,
 };
 use eadt_lake::{Archive, ArchiveRow, ArchiveWriter};
 use eadt_schemas::v1::{Layout, dead_letter_header};
@@ -158,4 +162,97 @@ async fn a_folder_that_was_written_anew_under_the_page_is_named_and_its_moments_
     // It grew.
     let (known, more) = (RecordIdentity::of(&Archive::find(folder.path()).unwrap()), RecordIdentity::default());
     assert_eq!((known.check(&known), known.check(&more), more.check(&known)), (Ok(()), Ok(()), Ok(())));
+}
+
+/// Returns a log with the windows of so many minutes.
+fn log_of(folder: &Path, minutes: Range<i64>) -> EmbeddedLog {
+    let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
+    let bus = EmbeddedLog::open(folder, options).unwrap();
+    let topics = [Topic::Workloads, Topic::EfficiencyWindows, Topic::Decisions, Topic::Actuations, Topic::DeadLetters];
+    for topic in topics {
+        let spec = TopicSpec { name: format!("eadt.{topic}").into(), partitions: 1, replication: 1, settings: [].into() };
+        bus.create_topic(&spec).unwrap();
+    }
+    let mut producer = bus.producer("test").unwrap();
+    for minute in minutes {
+        let value = serde_json::to_vec(&window("team/a", minute, 600.0, &Layout::default())).unwrap();
+        let record = ProducerRecord {
+            topic: format!("eadt.{}", Topic::EfficiencyWindows).into(),
+            partition: Some(0),
+            key: Some(Bytes::from_static(b"team/a")),
+            value: Some(value.into()),
+            headers: Vec::new(),
+        };
+        producer.send(record).unwrap();
+    }
+    assert!(producer.flush(Duration::from_secs(30)).unwrap());
+    bus
+}
+
+/// Archives windows of a log with stamps that are so many seconds earlier: a file for each range of offsets.
+fn archive_log(folder: &Path, bus: &EmbeddedLog, ranges: &[RangeInclusive<i64>], seconds: f64) {
+    let topic = Topic::EfficiencyWindows;
+    let from = [(TopicPartition::new(format!("eadt.{topic}"), 0), StartOffset::Earliest)];
+    let mut records = Vec::new();
+    let read = read_to_end(
+        bus,
+        &from,
+        || false,
+        |record| {
+            records.push(record);
+            Ok::<_, BusError>(())
+        },
+    );
+    assert!(read.unwrap().is_some());
+    let mut writer = ArchiveWriter::new(Archive::folder(folder).unwrap(), eadt_lake::RollLimits::default());
+    for range in ranges {
+        for record in records.iter().filter(|record| range.contains(&record.offset)) {
+            let row = ArchiveRow {
+                topic,
+                partition: 0,
+                offset: record.offset,
+                stamp: record.stamp.plus_seconds(-seconds),
+                key: record.key.clone(),
+                value: record.value.clone(),
+                headers: Vec::new(),
+            };
+            writer.push(&row, at(0)).unwrap();
+        }
+        assert!(writer.roll(topic, 0).unwrap().is_some());
+    }
+}
+
+/// Returns the windows in the report of an archive and the log beside it, and how many events were read from the log.
+fn load_both(folder: &Path, bus: &EmbeddedLog) -> (u64, u64) {
+    let mut model = DashboardModel::new(SourceFacts { kind: SourceKind::Archive, ..facts() }, RetentionLimits::default());
+    let ranges = load_archive(&Archive::find(folder).unwrap(), &mut model).unwrap();
+    let read = load_log(bus, "eadt.", &ranges, &mut model).unwrap();
+    (model.workload_detail("team/a").unwrap().report.unwrap().windows, read)
+}
+
+#[test]
+fn what_an_archive_lacks_is_read_from_its_log() {
+    let (archive, log) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let bus = log_of(log.path(), 0..8);
+    archive_log(archive.path(), &bus, &[0..=1, 2..=3, 4..=5], 0.0);
+    assert_eq!(load_both(archive.path(), &bus), (8, 2));
+    // The log still has what a removed file held.
+    let topic = archive.path().join(format!("topic={}", Topic::EfficiencyWindows));
+    let dates = std::fs::read_dir(topic).unwrap().map(|date| date.unwrap().path());
+    let files = dates.flat_map(|date| std::fs::read_dir(date).unwrap()).map(|file| file.unwrap().path());
+    let mut files = files.filter(|file| file.to_string_lossy().ends_with(&format!("+{:020}-{:020}.parquet", 2, 3)));
+    std::fs::remove_file(files.next().unwrap()).unwrap();
+    assert_eq!(load_both(archive.path(), &bus), (8, 4));
+}
+
+#[test]
+fn a_log_that_is_not_the_archives_is_read_as_a_whole() {
+    let folders = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let [archive, first, second] = folders.each_ref().map(tempfile::TempDir::path);
+    archive_log(archive, &log_of(first, 0..8), &[0..=3, 4..=7], 60.0);
+    // One that ends before the archive does, and one that does not.
+    for (minutes, count) in [(100..104, 4), (100..110, 10)] {
+        let folder = second.join(count.to_string());
+        assert_eq!(load_both(archive, &log_of(&folder, minutes)), (8 + count, count));
+    }
 }

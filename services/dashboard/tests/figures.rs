@@ -714,6 +714,24 @@ fn each_cause_of_unknown_energy_is_shown_apart() {
     let why = detail.why_no_energy.expect("the report begins this note as the page expects");
     assert!(why.starts_with("no device that is assigned to it") && why.contains("--map power_watts"), "{why}");
     assert_eq!(model.workload_detail("team/known").unwrap().why_no_energy, None);
+    // Of workloads whose windows are not kept, too.
+    for limit in [usize::MAX, 0] {
+        let mut model = DashboardModel::new(facts(), RetentionLimits { windows: limit, ..RetentionLimits::default() });
+        let reason = |model: &DashboardModel, name: &str| model.workload_detail(name).and_then(|detail| detail.why_no_energy);
+        for minute in 0..3 {
+            let times = EfficiencyWindow { window_start: at(minute), window_end: at(minute + 1), ..unknown.clone() };
+            for name in ["team/one", "team/two"] {
+                let id = format!("{name}/{minute}");
+                model.window(&EfficiencyWindow { id, workload: name.to_owned(), ..times.clone() });
+            }
+        }
+        while model.refresh(8) {}
+        assert_eq!([reason(&model, "team/one"), model.overview().totals.why_no_energy], [Some(why.clone()), Some(why.clone())]);
+        (3..5).for_each(|minute| model.window(&window("team/one", minute, 36_000.0, &Layout::default())));
+        while model.refresh(8) {}
+        assert_eq!([reason(&model, "team/one"), model.overview().totals.why_no_energy], [None, None], "some is known: {limit}");
+        assert_eq!(reason(&model, "team/two"), Some(why.clone()));
+    }
 }
 
 #[test]
@@ -735,6 +753,78 @@ fn what_is_kept_is_bounded_and_what_is_left_out_is_shown() {
     // The chart of one that is left out has means, and shows it.
     let series = model.series("t/a", &serde_json::from_str("{}").unwrap()).unwrap();
     assert!(series.coarse && series.joules_per_sample.iter().flatten().count() > 20);
+}
+
+#[test]
+fn energy_is_the_reports_however_few_windows_are_kept() {
+    let idle = |device: &str, minute| EfficiencyWindow {
+        id: format!("gpus//{device}/tumbling/{}", at(minute)),
+        samples: None,
+        ..window("gpus", minute, 3_000.0, &Layout::default())
+    };
+    let early = |minute| EfficiencyWindow { run_declared: false, ..window("team/b", minute, 1_800.0, &Layout::default()) };
+    let declared = |minute| EfficiencyWindow {
+        run_declared: true,
+        unassigned_energy_joules: 70.0,
+        unassigned_samples: 5.0,
+        ..window("team/b", minute, 30_000.0, &Layout::default())
+    };
+    let part = |minute| EfficiencyWindow {
+        observed_start: Some(at(minute).plus_seconds(20.0)),
+        observed_end: Some(at(minute).plus_seconds(50.0)),
+        run_coverage_ratio: 0.5,
+        ..window("team/c", minute, 6_000.0, &Layout::default())
+    };
+    let mut events: Vec<EfficiencyWindow> =
+        (0..40).map(|minute| window("team/a", minute, 36_000.0, &Layout::default())).collect();
+    events.extend((0..3).map(early).chain((3..20).map(declared)).chain((30..50).map(declared)));
+    events.extend([0, 1, 2, 4, 9].map(part));
+    events.extend((0..6).flat_map(|minute| ["GPU-1", "GPU-2"].map(|device| idle(device, minute))));
+    events.sort_by_key(|event| event.window_start);
+    for limit in [usize::MAX, 60, 10, 0] {
+        let limits = RetentionLimits { windows: limit, ..RetentionLimits::default() };
+        let (mut model, mut reporter) = (DashboardModel::new(facts(), limits), Reporter::default());
+        for event in &events {
+            reporter.add_window(event);
+            // A log may repeat it.
+            (0..2).for_each(|_| model.window(event));
+        }
+        while model.refresh(8) {}
+        let report = reporter.build_report(&ReportSettings::default());
+        let overview = model.overview();
+        let totals = eadt_report::ReportTotals::of(&report.workloads);
+        assert_eq!((overview.totals.energy_joules, overview.totals.without_energy), (totals.energy_joules, 0), "{limit}");
+        assert_eq!(overview.totals.unassigned_energy_joules, totals.unassigned_energy_joules);
+        if limit == usize::MAX {
+            assert_eq!(
+                (overview.totals.saving_verdict, totals.saving_verdict),
+                (SavingVerdict::Unchanged, SavingVerdict::Unchanged)
+            );
+            assert_eq!(overview.totals.saving_is_whole, totals.saving_is_whole);
+            assert_eq!(overview.totals.compared_energy_ratio, totals.compared_energy_ratio);
+        }
+        assert_eq!(overview.energy_without_work_joules, Some(36_000.0));
+        for wanted in report.workloads.iter().filter(|wanted| wanted.workload != "gpus") {
+            let detail = model.workload_detail(&wanted.workload).unwrap();
+            let shown = detail.report.unwrap();
+            assert_eq!((shown.energy_joules, shown.samples, shown.tokens), (wanted.energy_joules, wanted.samples, wanted.tokens));
+            assert_eq!((shown.joules_per_sample, shown.windows), (wanted.joules_per_sample, wanted.windows));
+            assert_eq!(shown.outside_run_energy_joules, wanted.outside_run_energy_joules);
+            assert_eq!((shown.duration_seconds, shown.coverage_ratio), (wanted.duration_seconds, wanted.coverage_ratio));
+            let power = shown.mean_power_watts.zip(wanted.mean_power_watts);
+            assert!(power.is_some_and(|(shown, wanted)| (shown - wanted).abs() < 1e-9 * wanted), "{shown:?}");
+            assert_eq!(
+                (detail.row.energy_joules, detail.row.run_joules_per_sample),
+                (wanted.energy_joules, wanted.joules_per_sample)
+            );
+            if detail.row.saving_left_out {
+                assert_eq!(detail.row.saving_verdict, SavingVerdict::Unknown, "it is not known whether something was changed");
+                assert!(shown.notes.iter().any(|note| note.contains("no saving is computed")), "{:?}", shown.notes);
+            }
+        }
+        let left_out = [(usize::MAX, 0), (60, 1), (10, 2), (0, 3)].into_iter().find(|(of, _)| *of == limit).unwrap().1;
+        assert_eq!(overview.counts.without_saving, left_out, "{limit}");
+    }
 }
 
 #[test]
@@ -907,14 +997,24 @@ fn other_run(names: &[&str], more_joules: f64, origin: Origin) -> eadt_report::E
 
 #[tokio::test]
 async fn two_runs_are_compared_by_the_figures_of_report_compare() {
-    let (model, report) = both(&["team/a", "team/b", "team/new"]);
-    let other = other_run(&["team/a", "team/b", "team/old"], 3_600.0, Origin::Simulated);
+    let (mut model, report) = both(&["team/a", "team/b", "team/new"]);
+    let mut other = other_run(&["team/a", "team/b", "team/old"], 3_600.0, Origin::Simulated);
+    // GPUs without work are in the energy of both.
+    let idle = window("gpus", 0, 500.0, &Layout::default());
+    let mut reporter = Reporter::default();
+    reporter.add_window(&idle);
+    model.window(&idle);
+    other.workloads.extend(reporter.build_report(&ReportSettings::default()).workloads);
+    let energy = |run: &eadt_report::EnergyReport| SavingSummary::of(&run.workloads).energy_joules.unwrap();
+    let wanted = [energy(&report) + 500.0, energy(&other)];
     let noted = other.clone().with_source_notes(vec!["the archive lacks a file".to_owned()]);
     let served = serve_runs(model, vec![OtherRun::new("before/run".to_owned(), noted)]).await;
     let runs = served.get("/api/v1/runs").await.json();
     assert_eq!((&runs["runs"][0]["name"], &runs["runs"][0]["workloads"]), (&"before/run".into(), &3.into()));
     let page = served.get("/api/v1/compare-run?run=before%2Frun").await.json();
     assert_eq!(page["matching"], 2, "{page}");
+    let shown = ["this", "other"].map(|run| page[run]["energy_joules"].as_f64().unwrap());
+    assert!(shown.iter().zip(wanted).all(|(shown, wanted)| (shown - wanted).abs() < 1e-6 * wanted), "{shown:?} {wanted:?}");
     for row in page["rows"].as_array().unwrap() {
         let of =
             |run: &eadt_report::EnergyReport| run.workloads.iter().find(|it| row["workload"] == *it.workload).cloned().unwrap();

@@ -33,6 +33,33 @@ fn shared(model: &mut DashboardModel, minute: i64) {
 }
 
 #[test]
+fn power_that_no_gpu_draws_is_no_reading() {
+    let mut model = model();
+    let of = |device: &str, power: Option<f64>, average: Option<f64>| GpuTelemetry {
+        gpu_index: device.trim_start_matches("GPU-").parse().ok(),
+        power_watts: power,
+        power_average_watts: average,
+        ..sample(device, Some("team/a"), None, None, 30)
+    };
+    for sample in [
+        of("GPU-1", Some(300.0), None),
+        of("GPU-2", Some(12_345.6), None),
+        of("GPU-3", Some(0.0), None),
+        of("GPU-4", Some(4_294_967.0), Some(310.0)),
+    ] {
+        model.telemetry(&sample);
+    }
+    let page = model.sharing(&SharingQuery::default());
+    let power: Vec<Option<f64>> = page.devices.iter().map(|device| device.power_watts).collect();
+    assert_eq!(power, [Some(300.0), None, None, Some(310.0)]);
+    let totals = &page.totals;
+    assert_eq!((totals.power_watts, totals.power_known, totals.metered_power_watts), (Some(610.0), 2, 610.0), "{totals:?}");
+    assert!(page.devices[1].unknown.iter().any(|why| why.contains("no such device draws")), "{:?}", page.devices[1]);
+    let map = serde_json::to_value(model.gpu_map()).unwrap().to_string();
+    assert!(map.contains("[300,null,null,310]"), "{map}");
+}
+
+#[test]
 fn the_parts_of_a_gpu_sum_to_what_its_meter_reads() {
     let mut model = model();
     story("team/a", &mut |event| take(&mut model, &event));

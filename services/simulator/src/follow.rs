@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use eadt_bus::{Bus, BusError, Producer, Remedy};
 use eadt_cluster::Cluster;
-use eadt_schemas::Topic;
+use eadt_schemas::{EventTime, Topic};
 use eadt_service::http::ReadinessFlag;
 use eadt_service::{MetricsRegistry, Shutdown};
 use eadt_simulator::{ClusterSimulation, Scenario};
@@ -50,8 +50,11 @@ impl ClusterMirror {
         let jobs = self.settings.scenario.workloads.clone();
         let template = |name: &str| jobs.iter().find(|job| job.name == name).cloned().unwrap_or_default();
         let scenario = Scenario { workloads: Vec::new(), faults: Vec::new(), ..self.settings.scenario.clone() };
-        let mut plant = ClusterSimulation::new(scenario, self.settings.aligned_start())?;
-        let (start, began) = (plant.now(), Instant::now());
+        // The clock goes with that of the cluster; only samples are aligned.
+        let (start, began) = (self.settings.start, Instant::now());
+        let interval = scenario.sample_interval_micros();
+        let first_sample = EventTime::from_micros(start.micros().div_euclid(interval) * interval);
+        let mut plant = ClusterSimulation::new(scenario, first_sample)?;
         let mut revision = None;
         let mut events = Vec::new();
         while !shutdown.is_cancelled() {
@@ -95,4 +98,68 @@ fn send(producer: &mut dyn Producer, record: impl Fn() -> eadt_bus::ProducerReco
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
+    use eadt_cluster::{ClusterError, ClusterRemedy, ManagedWorkload, RollbackRequest, WorkloadChange};
+    use eadt_schemas::v1::Decision;
+    use eadt_service::HealthRegistry;
+
+    use super::*;
+
+    /// A cluster that waits for its pods, and notes the time at each look.
+    #[derive(Debug)]
+    struct WaitingCluster {
+        clock: SimClock,
+        times: Mutex<Vec<EventTime>>,
+    }
+
+    fn refused<T>() -> Result<T, ClusterError> {
+        Err(ClusterError::new(ClusterRemedy::Refused, "it has no workloads"))
+    }
+
+    impl Cluster for WaitingCluster {
+        fn now(&self) -> EventTime {
+            self.clock.now()
+        }
+        fn revision(&self) -> u64 {
+            0
+        }
+        fn workloads(&self) -> Result<Vec<ManagedWorkload>, ClusterError> {
+            self.times.lock().unwrap().push(self.clock.now());
+            refused()
+        }
+        fn apply(&self, _: &WorkloadChange) -> Result<ManagedWorkload, ClusterError> {
+            refused()
+        }
+        fn roll_back(&self, _: &RollbackRequest) -> Result<ManagedWorkload, ClusterError> {
+            refused()
+        }
+        fn recommend(&self, _: &Decision) -> Result<(), ClusterError> {
+            refused()
+        }
+    }
+
+    #[test]
+    fn the_clock_begins_at_the_start_and_goes_on_while_pods_are_pending() {
+        let start = EventTime::from_micros(1_767_225_646_086_857);
+        let (clock, data) = (SimClock::new(start), tempfile::tempdir().unwrap());
+        let bus = EmbeddedLog::open(data.path(), EmbeddedOptions::default()).unwrap();
+        let cluster = Arc::new(WaitingCluster { clock: clock.clone(), times: Mutex::default() });
+        let settings = SimulatorSettings {
+            start,
+            speed: SimulationSpeed::Times(1.0),
+            duration_seconds: Some(0.2),
+            ..SimulatorSettings::default()
+        };
+        let mirror = ClusterMirror::new(settings, clock, cluster.clone()).unwrap();
+        mirror.run(&bus, &Shutdown::new(), &MetricsRegistry::default(), &HealthRegistry::default().part("simulator")).unwrap();
+        let times = cluster.times.lock().unwrap();
+        assert!(times.len() > 1 && times.iter().all(|time| *time >= start), "{times:?}");
+        assert!(times.is_sorted() && times.last() > Some(&start), "{times:?}");
+    }
 }

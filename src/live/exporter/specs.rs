@@ -116,7 +116,7 @@ pub const GPU_GAUGES: [MetricSpec<GpuTelemetry>; 4] = [
         name: "power_watts",
         instrument: ("hw.power", "W"),
         help: "Power of the whole GPU at its newest sample",
-        value: |it| it.power_watts.or(it.power_average_watts),
+        value: GpuTelemetry::usable_power_watts,
     },
     MetricSpec {
         name: "power_limit_watts",

@@ -51,17 +51,21 @@ impl RunComparison<'_> {
         if self.pairs.is_empty() {
             return "no workload is in both runs: nothing can be compared".to_owned();
         }
-        let RunTotals { energy_joules, same_work_joules, same_work_workloads, cost, co2_grams } = self.totals();
-        let is_shown = self.is_of_different_work() && same_work_joules.change_ratio.is_some();
+        let RunTotals { energy_joules, energy_workloads, same_work_joules, same_work_workloads, cost, co2_grams } = self.totals();
+        let is_shown = self.has_different_samples() && same_work_joules.change_ratio.is_some();
         let same_work = is_shown.then(|| match same_work_workloads {
             all if all == self.pairs.len() => "the samples of this run took".to_owned(),
             part => format!("the samples of {part} of them took"),
         });
         let same_work = same_work.and_then(|name| pair_text(same_work_joules, &name, units::format_joules));
         let currency = self.pairs.iter().find_map(|pair| pair.this.currency.as_deref()).unwrap_or_default();
+        let energy = match energy_workloads {
+            all if all == self.pairs.len() => "energy".to_owned(),
+            part => format!("energy of {part} of them"),
+        };
         let parts = [
             same_work,
-            pair_text(energy_joules, "energy", units::format_joules),
+            pair_text(energy_joules, &energy, units::format_joules),
             pair_text(cost, "cost", |cost| format!("{} {currency}", units::format_money(cost)).trim_end().to_owned()),
             pair_text(co2_grams, "CO₂", units::format_grams),
         ];
@@ -89,6 +93,7 @@ impl RunComparison<'_> {
         let general = |text: String| SharedNote { about: String::new(), text };
         let mut notes: Vec<SharedNote> = self.source_notes.iter().cloned().map(general).collect();
         notes.extend(shared_notes(refusals));
+        notes.extend(self.energy_note().map(general));
         for (names, run) in [(&self.only_this, "this run"), (&self.only_other, "the other run")] {
             match names.as_slice() {
                 [] => {}

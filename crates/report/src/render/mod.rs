@@ -282,7 +282,7 @@ impl fmt::Display for SharedNote {
 }
 
 /// Names listed before the rest is counted.
-const NAMES_SHOWN: usize = 3;
+pub(crate) const NAMES_SHOWN: usize = 3;
 
 /// Returns each note once, with the workloads that it is about. Given are names of workloads with a note.
 fn shared_notes<'a>(all: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<SharedNote> {

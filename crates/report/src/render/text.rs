@@ -3,6 +3,7 @@ use std::ops::Range;
 
 use super::columns::ReportTable;
 use super::{NOTHING, ReportSection, one_line, sections};
+use crate::units::display_width;
 use crate::{EnergyReport, units};
 
 pub(super) fn render(report: &EnergyReport, width: Option<usize>, out: &mut String) -> fmt::Result {
@@ -50,7 +51,7 @@ fn wrap_line(line: &str, width: Option<usize>) -> Vec<String> {
         let part = parts.last_mut().expect("one");
         if part.trim().is_empty() {
             part.push_str(word);
-        } else if part.chars().count() + 1 + word.chars().count() <= width {
+        } else if display_width(part) + 1 + display_width(word) <= width {
             part.push(' ');
             part.push_str(word);
         } else {
@@ -61,7 +62,7 @@ fn wrap_line(line: &str, width: Option<usize>) -> Vec<String> {
 }
 
 const GAP: usize = 2;
-/// The first column keeps so many characters on a terminal of any width: a time is not cut.
+/// The first column keeps so many cells on a terminal of any width: a time is not cut.
 const NAME_LEAST: usize = 30;
 
 fn write_table(out: &mut String, table: &ReportTable, width: Option<usize>) {
@@ -74,8 +75,8 @@ fn write_table(out: &mut String, table: &ReportTable, width: Option<usize>) {
     let all = table.rows.iter().chain(&table.total);
     let rows: Vec<Vec<String>> = all.map(|row| row.iter().enumerate().map(cell).collect()).collect();
     let wide = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.chain([table.head[column].chars().count()]).max().unwrap_or(0)
+        let cells = rows.iter().map(|row| display_width(&row[column]));
+        cells.chain([display_width(&table.head[column])]).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..table.head.len()).map(wide).collect();
     for (part, columns) in split_columns(&widths, width).into_iter().enumerate() {
@@ -88,7 +89,7 @@ fn write_table(out: &mut String, table: &ReportTable, width: Option<usize>) {
             let mut text = String::new();
             for column in &columns {
                 let cell = cell_of(*column);
-                let pad = " ".repeat(widths[*column].saturating_sub(cell.chars().count()));
+                let pad = " ".repeat(widths[*column].saturating_sub(display_width(&cell)));
                 text.push_str(&" ".repeat(GAP));
                 if *column < table.texts {
                     text.push_str(&cell);
@@ -142,6 +143,17 @@ mod tests {
         let narrow = render(Some(80));
         assert!(narrow.contains("lab/aaa") && narrow.contains("a…a") && narrow.ends_with("24357.5\n"), "{narrow}");
         assert!(narrow.lines().count() == 2 && narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
+    }
+
+    #[test]
+    fn names_with_wide_characters_move_no_figure() {
+        let row = |name: &str| vec![name.to_owned(), "24357.5".to_owned()];
+        let rows = [row("研究チーム/大規模"), row("e\u{301}/a"), row("team/llm")].to_vec();
+        let table = ReportTable { head: vec!["workload".into(), "energy J".into()], rows, texts: 1, total: None };
+        let mut out = String::new();
+        write_table(&mut out, &table, Some(80));
+        let widths: Vec<usize> = out.lines().map(display_width).collect();
+        assert_eq!(widths, [29; 4], "{out}");
     }
 
     #[test]

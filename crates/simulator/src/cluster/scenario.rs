@@ -249,7 +249,8 @@ impl ScenarioError {
 }
 
 impl Scenario {
-    pub(super) fn sample_interval_micros(&self) -> i64 {
+    /// Returns the time between two samples, in microseconds. A simulation starts on a multiple of it.
+    pub fn sample_interval_micros(&self) -> i64 {
         (self.sample_interval_seconds * 1000.0).round() as i64 * 1000
     }
 

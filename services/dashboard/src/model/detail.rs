@@ -25,7 +25,7 @@ pub struct SeriesQuery {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WorkloadDetail {
     pub row: FleetRow,
-    /// The report's figures; absent if its record is too long for them to be computed here.
+    /// The report's figures; without a saving, cost and CO₂ if its record is too long for its windows to be kept here.
     pub report: Option<WorkloadReport>,
     /// The reason why no energy of its run is known, with the setting or option that changes that, as in the report; absent if
     /// some is known.
@@ -104,7 +104,7 @@ impl DashboardModel {
             carbon_grams_per_kwh: declared.carbon_grams_per_kwh,
         });
         // The report must be of this moment, so that the figures at the top are of the same windows as the chart.
-        let mut report = if state.is_exact() { self.reporter.workload_report(name, &by_window()) } else { None };
+        let mut report = self.reporter.workload_report(name, &by_window()).map(|report| state.counted(report));
         let windows = report.as_mut().and_then(|report| report.by_window.take()).unwrap_or_default();
         let mut row = self.row(key, state);
         if let Some(report) = &report {
@@ -119,7 +119,8 @@ impl DashboardModel {
         }
         let report = report.filter(|report| report.windows > 0);
         let why_no_energy = report.as_ref().and_then(|report| report.why_no_energy.clone());
-        let saving_parts = report.as_ref().and_then(|report| SavingParts::of(report, &windows, state));
+        let saving_parts =
+            report.as_ref().filter(|_| state.is_exact()).and_then(|report| SavingParts::of(report, &windows, state));
         Some(WorkloadDetail {
             row,
             report,

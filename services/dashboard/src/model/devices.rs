@@ -38,6 +38,8 @@ pub struct DeviceSnapshot {
     pub mps_enabled: Option<bool>,
     /// Power of the whole device.
     pub power_watts: Option<f64>,
+    /// Its power is not known since it reports one that it cannot draw.
+    pub has_impossible_power: bool,
     pub power_limit_watts: Option<f64>,
     /// Workloads that share it, as its collector counts them.
     pub tenants: Option<u32>,
@@ -76,7 +78,8 @@ impl DeviceSnapshot {
             self.gpu_model.clone_from(&sample.gpu_model);
             (self.origin, self.meter) = (sample.origin, sample.meter);
             (self.mig_enabled, self.mps_enabled) = (sample.mig_enabled, sample.mps_enabled);
-            self.power_watts = sample.power_watts.or(sample.power_average_watts);
+            self.power_watts = sample.usable_power_watts();
+            self.has_impossible_power = sample.has_only_impossible_power();
             self.power_limit_watts = sample.power_limit_watts;
             self.tenants = sample.tenants;
         }
@@ -135,6 +138,7 @@ impl From<&GpuTelemetry> for DeviceSnapshot {
             mig_enabled: None,
             mps_enabled: None,
             power_watts: None,
+            has_impossible_power: false,
             power_limit_watts: None,
             tenants: None,
             time: sample.time,
@@ -167,6 +171,7 @@ impl From<DeviceWithoutSample<'_>> for DeviceSnapshot {
             mig_enabled: None,
             mps_enabled: None,
             power_watts: None,
+            has_impossible_power: false,
             power_limit_watts: named.power_limit_watts,
             tenants: None,
             time: EventTime::MIN,

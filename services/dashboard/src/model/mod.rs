@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use eadt_report::liveness::{PresentMoment, SILENT_SECONDS, WindowTimes};
 use eadt_report::states::{ChangeFate, WorkloadStatus, decision_takes_back};
-use eadt_report::{GPUS_WITHOUT_WORKLOAD, IdleGpus, Reporter};
+use eadt_report::{GPUS_WITHOUT_WORKLOAD, IdleGpus, ReportSettings, Reporter, WorkloadReport};
 use eadt_schemas::decode::DecodableEvent;
 use eadt_schemas::v1::{
     Actuation, ChangeValidation, ControllerAction, Decision, DeviceHolders, DeviceIntent, DeviceState, EfficiencyWindow,
@@ -251,8 +251,17 @@ impl IdleDevices {
     }
 }
 
+/// Returns the figures of a workload that are kept: its report, without notes.
+fn figures_of(reporter: &Reporter, name: &str) -> Option<Box<WorkloadReport>> {
+    let mut report = reporter.workload_report(name, &ReportSettings::default())?;
+    report.notes = Vec::new();
+    Some(Box::new(report))
+}
+
 impl DashboardModel {
     pub fn new(source: SourceFacts, limits: RetentionLimits) -> Self {
+        let mut reporter = Reporter::default();
+        reporter.keep_sums(GPUS_WITHOUT_WORKLOAD);
         Self {
             source,
             limits,
@@ -267,7 +276,7 @@ impl DashboardModel {
             devices: DeviceInventory::default(),
             devices_beyond_limit: 0,
             last_samples_update: None,
-            reporter: Reporter::default(),
+            reporter,
             texts: SharedTexts::default(),
             counts: DashboardCounts::default(),
             now: None,
@@ -442,12 +451,17 @@ impl DashboardModel {
         self.observed_end = self.observed_end.max(Some(WindowTimes::from(event).observed_end()));
         if event.workload == GPUS_WITHOUT_WORKLOAD {
             self.now = self.now.max(Some(event.window_end));
+            if !self.idle.newest.is_repeated(event) {
+                self.reporter.add_window(event);
+            }
             self.idle.take(event);
             return;
         }
         let Some(name) = self.admit(&event.workload) else { return };
         let state = self.workloads.get_mut(&name).expect("admitted");
-        if state.is_exact() {
+        let is_new = event.kind == WindowKind::Tumbling && state.window(event);
+        // Sums take each window once.
+        if state.is_exact() || is_new {
             self.reporter.add_window(event);
         }
         if event.kind == WindowKind::Tumbling {
@@ -456,7 +470,7 @@ impl DashboardModel {
             }
             self.now = self.now.max(Some(event.window_end));
             self.first = Some(self.first.map_or(event.window_start, |first| first.min(event.window_start)));
-            if state.window(event) {
+            if is_new {
                 self.counts.windows += 1;
                 self.held_windows += usize::from(state.is_exact());
             }
@@ -586,20 +600,20 @@ impl DashboardModel {
 
     fn mark_stale(&mut self, name: &Arc<str>) {
         let state = self.workloads.get_mut(name).expect("admitted");
-        if state.is_exact() && !std::mem::replace(&mut state.stale, true) {
+        if !std::mem::replace(&mut state.stale, true) {
             self.stale.push_back(name.clone());
         }
     }
 
-    /// Gives up the savings of the longest record while too many windows are kept.
+    /// Gives up the savings of the longest record while too many windows are kept: of its windows only sums stay.
     fn keep_to_windows(&mut self) {
         while self.held_windows > self.limits.windows {
             let longest = self.workloads.iter().filter(|(_, state)| state.is_exact()).max_by_key(|(_, state)| state.windows);
             let Some(name) = longest.map(|(name, _)| name.clone()) else { return };
             let state = self.workloads.get_mut(&name).expect("present");
             self.held_windows = self.held_windows.saturating_sub(state.windows);
-            state.give_up_saving();
-            self.reporter.forget(&name);
+            self.reporter.keep_sums(&name);
+            state.give_up_saving(figures_of(&self.reporter, &name));
             self.counts.without_saving += 1;
         }
     }
@@ -632,13 +646,19 @@ impl DashboardModel {
         (self.limits.decisions / self.workloads.len().max(1)).max(8)
     }
 
-    /// Brings the savings of at most `count` workloads up to date; returns whether some are left.
+    /// Returns the report on GPUs without a workload; `None` if none has a window.
+    fn idle_report(&self) -> Option<WorkloadReport> {
+        let report = self.reporter.workload_report(GPUS_WITHOUT_WORKLOAD, &ReportSettings::default());
+        report.filter(|report| report.windows > 0)
+    }
+
+    /// Brings the figures of at most `count` workloads up to date; returns whether some are left.
     pub fn refresh(&mut self, count: usize) -> bool {
         for _ in 0..count {
             let Some(name) = self.stale.pop_front() else { return false };
             let Some(state) = self.workloads.get_mut(&name) else { continue };
-            if std::mem::take(&mut state.stale) && state.is_exact() {
-                state.figures = self.reporter.workload_report(&name, &eadt_report::ReportSettings::default()).map(Box::new);
+            if std::mem::take(&mut state.stale) {
+                state.figures = figures_of(&self.reporter, &name);
             }
         }
         !self.stale.is_empty()

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use eadt_report::liveness::PresentMoment;
 use eadt_report::states::WorkloadStatus;
-use eadt_report::{SavingSummary, SavingVerdict, WorkloadReport};
+use eadt_report::{GPUS_WITHOUT_WORKLOAD, SavingSummary, SavingVerdict, WorkloadReport};
 use eadt_schemas::EventTime;
 use eadt_schemas::counts::counted;
 use eadt_schemas::v1::Origin;
@@ -52,6 +52,8 @@ pub struct FleetOverview {
     /// Power of GPUs without a workload, and of those whose job has ended, in watts.
     pub idle_power_watts: Option<f64>,
     pub idle_devices: usize,
+    /// Energy of GPUs without a workload, in joules: a part of that of `totals`.
+    pub energy_without_work_joules: Option<f64>,
     pub totals: FleetTotals,
     /// Workloads with a saving.
     pub saving_known: usize,
@@ -82,6 +84,8 @@ pub struct FleetTotals {
     pub saving_is_whole: bool,
     /// Workloads with unknown energy; they are in no sum.
     pub without_energy: usize,
+    /// Part of the energy that lies in no window.
+    pub unassigned_energy_joules: Option<f64>,
     /// Energy of the workloads' GPUs before their runs began and after they ended: in no other sum.
     pub outside_run_energy_joules: Option<f64>,
     /// The reason why no energy is known at all, if it is the same of all workloads.
@@ -92,8 +96,11 @@ impl FleetTotals {
     /// Sums up workloads.
     pub fn of<'a>(workloads: impl IntoIterator<Item = &'a WorkloadReport, IntoIter: Clone>) -> Self {
         let workloads = workloads.into_iter();
-        let outside = workloads.clone().filter_map(|report| report.outside_run_energy_joules).reduce(|sum, joules| sum + joules);
-        let why = why_no_energy(workloads.clone().filter(|report| report.windows > 0));
+        let sum = |of: fn(&WorkloadReport) -> Option<f64>| workloads.clone().filter_map(of).reduce(|sum, joules| sum + joules);
+        let outside = sum(|report| report.outside_run_energy_joules);
+        let unassigned = sum(|report| report.unassigned_energy_joules);
+        let is_workload = |report: &&WorkloadReport| report.workload != GPUS_WITHOUT_WORKLOAD;
+        let why = why_no_energy(workloads.clone().filter(is_workload).filter(|report| report.windows > 0));
         let summary = SavingSummary::of(workloads);
         let ratio = summary.saving_ratio();
         let ends = ratio.zip(summary.ratio_error());
@@ -107,14 +114,17 @@ impl FleetTotals {
             saving_verdict: summary.verdict(),
             saving_is_whole: summary.is_whole(),
             without_energy: summary.without_energy,
+            unassigned_energy_joules: unassigned,
             outside_run_energy_joules: outside,
             why_no_energy: why,
         }
     }
 }
 
-/// Returns the reason why the energy of no workload is known; `None` if some is, or if the reasons differ.
-fn why_no_energy<'a>(mut workloads: impl Iterator<Item = &'a WorkloadReport>) -> Option<String> {
+/// Returns the reason why the energy of no workload is known; `None` if some is, or if the reasons differ. Reports with neither
+/// energy nor a reason do not count.
+fn why_no_energy<'a>(workloads: impl Iterator<Item = &'a WorkloadReport>) -> Option<String> {
+    let mut workloads = workloads.filter(|report| report.energy_joules.is_some() || report.why_no_energy.is_some());
     let first = workloads.next()?.why_no_energy.as_ref()?;
     workloads.all(|report| report.why_no_energy.as_ref() == Some(first)).then(|| first.clone())
 }
@@ -207,6 +217,7 @@ impl DashboardModel {
         let mixed_origins = origins.any(|other| Some(other) != origin);
         let (power_watts, power_known) = self.power();
         let figures = || states().filter_map(|state| state.figures.as_deref());
+        let idle = self.idle_report();
         let (idle_power_watts, idle_devices) = self.idle_power();
         FleetOverview {
             source: SourceFacts { window_seconds: self.window_seconds(), ..self.source.clone() },
@@ -227,7 +238,8 @@ impl DashboardModel {
             idle_power_watts,
             idle_devices,
             unanswered: states().filter(|state| state.unanswered_since().is_some()).count(),
-            totals: FleetTotals::of(figures()),
+            energy_without_work_joules: idle.as_ref().and_then(|idle| idle.energy_joules),
+            totals: FleetTotals::of(figures().chain(idle.as_ref())),
             saving_known: figures().filter(|figures| figures.saving_joules.is_some()).count(),
             counts: self.counts(),
             dead_letters: self.dead_letters.iter().map(|(reason, count)| (reason.clone(), *count)).collect(),

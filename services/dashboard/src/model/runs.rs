@@ -24,6 +24,8 @@ const WHOLE_RUNS: &str =
 pub struct OtherRun {
     name: String,
     workloads: BTreeMap<String, WorkloadReport>,
+    /// The report on GPUs without a workload.
+    idle: Option<WorkloadReport>,
     /// Notes on unreadable records.
     notes: Vec<String>,
 }
@@ -32,13 +34,14 @@ impl OtherRun {
     /// Takes the report on a run. The name is shown and appears in addresses.
     pub fn new(name: String, report: EnergyReport) -> Self {
         let EnergyReport { workloads, source_notes } = report.without_charts();
-        let reports = workloads.into_iter().filter(|report| report.workload != GPUS_WITHOUT_WORKLOAD);
-        let workloads = reports.map(|report| (report.workload.clone(), report)).collect();
-        Self { name, workloads, notes: source_notes }
+        let mut workloads: BTreeMap<String, WorkloadReport> =
+            workloads.into_iter().map(|report| (report.workload.clone(), report)).collect();
+        let idle = workloads.remove(GPUS_WITHOUT_WORKLOAD);
+        Self { name, workloads, idle, notes: source_notes }
     }
 
     fn facts(&self) -> RunFacts {
-        let sums = SavingSummary::of(self.workloads.values());
+        let sums = SavingSummary::of(self.workloads.values().chain(&self.idle));
         RunFacts {
             name: self.name.clone(),
             workloads: self.workloads.len(),
@@ -53,8 +56,9 @@ impl OtherRun {
 pub struct RunFacts {
     pub name: String,
     pub workloads: usize,
+    /// With that of GPUs without a workload, as in the report.
     pub energy_joules: Option<f64>,
-    /// The origin of all workloads; absent if they differ.
+    /// The origin of all; absent if they differ.
     pub origin: Option<Origin>,
 }
 
@@ -146,7 +150,7 @@ impl DashboardModel {
         let limit = rows_of_page(query.limit, DEFAULT_ROWS);
         let rows = both.iter().skip(query.skip).take(limit).map(|(name, state, other)| self.run_row(name, state, other));
         let rows: Vec<RunRow> = rows.collect();
-        let differs = rows.iter().filter_map(|row| row.figures.as_ref()).any(ReportComparison::is_of_different_work);
+        let differs = rows.iter().filter_map(|row| row.figures.as_ref()).any(ReportComparison::has_different_samples);
         Ok(RunPage {
             this: self.facts_of_this_run(),
             other: run.facts(),
@@ -166,7 +170,8 @@ impl DashboardModel {
     }
 
     fn facts_of_this_run(&self) -> RunFacts {
-        let sums = SavingSummary::of(self.workloads.values().filter_map(|state| state.figures.as_deref()));
+        let idle = self.idle_report();
+        let sums = SavingSummary::of(self.workloads.values().filter_map(|state| state.figures.as_deref()).chain(&idle));
         RunFacts {
             name: self.source.place.clone(),
             workloads: self.workloads.len(),

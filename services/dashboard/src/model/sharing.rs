@@ -499,7 +499,9 @@ fn describe_unknown(device: &DeviceSnapshot, tenants: &[TenantRow], counted: Opt
     if silent {
         unknown.push("no report lately: these are its last figures".to_owned());
     }
-    if device.power_watts.is_none() {
+    if device.has_impossible_power {
+        unknown.push("it reports a power that no such device draws: that is no reading".to_owned());
+    } else if device.power_watts.is_none() {
         unknown.push("its power is not reported".to_owned());
     }
     if let Some(counted) = counted.filter(|counted| *counted != tenants.len() && *counted > 1) {

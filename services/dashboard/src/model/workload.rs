@@ -123,7 +123,7 @@ pub struct WorkloadState {
     pub trace: WorkloadTimeline,
     /// Power of its GPUs after its run ended: these are without work.
     pub idle_trace: WorkloadTimeline,
-    /// The report's, without its rows; `None` before the first refresh, or if too many windows are kept.
+    /// The report's, without rows and notes; without a saving if too many windows are kept. `None` before the first refresh.
     pub figures: Option<Box<WorkloadReport>>,
     /// Its figures are older than its windows.
     pub stale: bool,
@@ -131,6 +131,8 @@ pub struct WorkloadState {
     pub windows: usize,
     too_long: bool,
     window_origin: Option<Origin>,
+    /// Decisions that were taken in.
+    decisions: u64,
     /// Changes and verdicts, oldest first.
     changes: VecDeque<DecisionRecord>,
     /// Counts of the changes that were taken in, of those that are no longer kept, too.
@@ -191,6 +193,7 @@ impl WorkloadState {
         if self.maintain.as_deref().is_some_and(is_known) || self.changes.iter().rev().any(is_known) {
             return DecisionIntake::Repeated;
         }
+        self.decisions += 1;
         self.pending_validation = decision.validation == ChangeValidation::Pending;
         let actuations = self.early_actuations.remove(decision.id.as_str()).unwrap_or_default();
         let before = self.changes.back().map(|record| &record.decision);
@@ -252,8 +255,20 @@ impl WorkloadState {
         !self.too_long
     }
 
-    pub fn give_up_saving(&mut self) {
-        (self.too_long, self.figures, self.stale) = (true, None, false);
+    /// Gives up its saving; `sums` is the report that needs no windows.
+    pub fn give_up_saving(&mut self, sums: Option<Box<WorkloadReport>>) {
+        (self.too_long, self.figures) = (true, sums);
+    }
+
+    /// Returns a report with the counts of its decisions and changes if it was made without them.
+    pub fn counted(&self, mut report: WorkloadReport) -> WorkloadReport {
+        if !self.is_exact() {
+            let ChangeCounts { decided_changes, recommendations, changes, reverts } = self.counted_changes;
+            (report.decisions, report.decided_changes, report.recommendations) =
+                (self.decisions, decided_changes, recommendations);
+            (report.changes, report.reverts) = (changes, reverts);
+        }
+        report
     }
 
     /// Keeps the newest `count` changes; returns how many went.
@@ -268,7 +283,8 @@ impl WorkloadState {
     /// Returns the counts of its changes: the report's, or those of the decisions taken in if no report is computed here. Only
     /// the report knows changes that no actuator reported, by the layouts of windows.
     pub fn change_counts(&self) -> ChangeCounts {
-        self.figures.as_deref().map_or(self.counted_changes, ChangeCounts::from)
+        let report = self.figures.as_deref().filter(|_| self.is_exact());
+        report.map_or(self.counted_changes, ChangeCounts::from)
     }
 
     /// Returns the decisions, newest first. The newest that only maintains comes first if it is later than the last change, else

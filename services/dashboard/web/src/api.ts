@@ -42,6 +42,8 @@ export interface SavingFigures {
 export interface Totals extends SavingFigures {
   /** Workloads whose energy is not known; they are in no sum. */
   without_energy: number;
+  /** The part of the energy that lies in no window. */
+  unassigned_energy_joules: Num;
   /** Of their GPUs before their runs began and after they ended: in no other sum. */
   outside_run_energy_joules: Num;
   /** Why no energy is known at all. */
@@ -111,6 +113,8 @@ export interface Overview {
   power_known: number;
   idle_power_watts: Num;
   idle_devices: number;
+  /** Of GPUs without a workload: a part of the energy of the totals. */
+  energy_without_work_joules: Num;
   totals: Totals;
   saving_known: number;
   /** Workloads whose newest change no actuator has answered. */

@@ -107,7 +107,18 @@ function Figures({ overview, sharing }: { overview: Overview; sharing: SharingPa
   const { power_known: known, running } = overview;
   // Nothing runs in a record that has ended: its last windows have a power.
   const ended = overview.source.kind === "archive" && running === 0;
-  const outside = totals.outside_run_energy_joules;
+  const more = (energy: number | null, text: string) => (energy === null ? "" : `${joules(energy)} ${text}`);
+  const used = [
+    totals.energy_joules === null ? "not known of any workload" : kwh(totals.energy_joules),
+    more(overview.energy_without_work_joules, "of it by GPUs without work"),
+    more(totals.unassigned_energy_joules, "of it in no window"),
+    more(totals.outside_run_energy_joules, "more outside of runs"),
+  ];
+  const savings = [
+    totals.without_energy > 0 && totals.energy_joules !== null ? `the energy of ${counted(totals.without_energy, "workload")} is not known` : "",
+    counts.without_saving > 0 ? `no saving here of ${count(counts.without_saving)} of ${counted(overview.workloads, "workload")}: too many windows` : "",
+    savingNote(totals),
+  ];
   return (
     <dl class="stats">
       <Stat
@@ -121,10 +132,10 @@ function Figures({ overview, sharing }: { overview: Overview; sharing: SharingPa
         value={wholeSaving(totals)}
         tone={savingTone(totals)}
         title={`against the starting layouts; ${interval(totals.saving_ratio_low, totals.saving_ratio_high)}`}
-        note={totals.without_energy > 0 && totals.energy_joules !== null ? `the energy of ${counted(totals.without_energy, "workload")} is not known; ${savingNote(totals)}` : savingNote(totals)}
+        note={savings.filter(Boolean).join("; ")}
       />
       <Stat label="Saved so far" value={joules(totals.saving_joules)} tone={savingTone(totals)} note={totals.saving_joules === null ? undefined : `${kwh(totals.saving_joules)}${totals.saving_is_whole ? "" : `, in ${percent(totals.compared_energy_ratio, 0)} of the energy that is known`}`} />
-      <Stat label="Energy used" value={joules(totals.energy_joules)} note={[totals.energy_joules === null ? "not known of any workload" : kwh(totals.energy_joules), outside === null ? "" : `${joules(outside)} more outside of runs`].filter(Boolean).join("; ")} />
+      <Stat label="Energy used" value={joules(totals.energy_joules)} note={used.filter(Boolean).join("; ")} />
       <Stat label="Changes" value={count(counts.changes)} note={changesNote(counts, overview.unanswered)} title="changes that were made, those that took one back included" />
     </dl>
   );

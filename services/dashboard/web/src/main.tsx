@@ -23,6 +23,8 @@ import { TimeTravel } from "./timetravel";
 import { WhatIf } from "./whatif";
 import { Workload } from "./workload";
 
+const LOST = "The connection is lost; trying again";
+
 const VIEWS: [string, string][] = [
   ["fleet", "Fleet"],
   ["decisions", "Decisions"],
@@ -75,7 +77,8 @@ function App() {
     if (notice) setSpoken(`${clock(notice.time_ms)}: ${visible(notice.workload)}: ${visible(notice.text)}`);
   }, [notice?.version]);
   useEffect(() => {
-    if (live.connection === "lost") setSpoken("The connection is lost; trying again");
+    if (live.connection === "lost") setSpoken(LOST);
+    else if (live.connection === "open") setSpoken((spoken) => (spoken === LOST ? "Connected again" : spoken));
   }, [live.connection]);
 
   const place = route.parts.join("/");

@@ -127,7 +127,7 @@ export function boundsText(bounds: PolicyTerms["bounds"]): string[] {
   const texts: string[] = [];
   for (const [name, value] of Object.entries(bounds)) {
     const [, base, end] = /^(.*)_(min|max)$/.exec(name) ?? [];
-    if (Array.isArray(value)) texts.push(`${name}: ${value.join(", ")}`);
+    if (Array.isArray(value)) texts.push(`${name}: ${value.join(", ") || "none"}`);
     else if (base && (end === "min" || end === "max")) {
       const unit = UNITS.find(([pattern]) => pattern.test(base))?.[1] ?? "";
       ends.set(base, { ...ends.get(base), [end]: `${value}${unit}` });

@@ -132,7 +132,7 @@ function Answer({ page, series }: { page: WhatIfPage; series: Series | null }) {
               ["Unknown", `${count(page.windows_unknown)}: nothing shows what would have been`],
               ["Not usable", `${count(unusable)}: restarts, changes, and windows without energy or progress`],
               ["Recorded over the whole run", report ? `${perSample(report.joules_per_sample)} J/sample, ${watts(report.mean_power_watts)}` : "not here"],
-              ["Saved in the record", report ? `${savingText({ ...report, saving_verdict: "unknown", saving_is_whole: page.saving_is_whole })}, against its starting layout` : "not here"],
+              ["Saved in the record", report && report.saving_ratio !== null ? `${savingText({ ...report, saving_verdict: "unknown", saving_is_whole: page.saving_is_whole })}, against its starting layout` : "not here"],
             ] as const
           ).map(([label, text]) => (
             <div key={label}>

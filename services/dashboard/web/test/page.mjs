@@ -267,8 +267,11 @@ const tests = {
     assert.ok(asked.status === 200 && (await asked.json()).windows > 0, "of a log that goes on");
     await server.kill();
     await badge.getByText("reconnecting").waitFor();
+    const spoken = page.locator("p[role=status]");
+    await spoken.getByText("The connection is lost").waitFor({ state: "attached" });
     server = await serve(words, { port });
     await badge.getByText(/live \d\d:\d\d/).waitFor();
+    await page.waitForFunction(() => !/connection is lost/.test(document.querySelector("p[role=status]").innerText));
     await page.waitForFunction((before) => /live/.test(document.querySelector(".bar .right").innerText) && document.querySelector(".bar .right").innerText > before, before);
     await close(page);
     await server.kill();
