@@ -142,6 +142,8 @@ class Client:
         self.refused = 0
         self.dropped = 0
         self.last_error: str | None = None
+        #: The newest one when the present batch was taken: its arrival says nothing about later ones.
+        self._error_before: str | None = None
         #: When a reason was logged, the oldest one first; numbers in it are masked.
         self._logged_failures: dict[str, float] = {}
         self._token_file = token_file or environment.get("EADT_TOKEN_FILE") or None
@@ -405,6 +407,7 @@ class Client:
                 self._predecessors.popleft().join(CLOSE_SECONDS)
             try:
                 self._read_directives_file()
+                self._error_before = self.last_error
                 batch = self._take()
                 if batch:
                     self._post(batch)
@@ -489,7 +492,7 @@ class Client:
             if entry.get("workload") == self.workload:
                 self._take_readable_answer(entry, "the collector's answer")
         self._note_arrival()
-        if not refused:
+        if not refused and self.last_error is self._error_before:
             self.last_error = None
             self._logged_failures.clear()
 

@@ -181,6 +181,21 @@ class TestReports(unittest.TestCase):
             job.checkpointed()
         self.assertEqual((job.steps_total, job.samples_total, self.server.events), (50, 400.0, []))
 
+    def test_a_report_that_arrives_hides_no_failure_of_later_steps(self) -> None:
+        client = self.client(interval_seconds=600.0)
+        take = client._take
+
+        def fail_meanwhile() -> list[dict[str, Any]]:
+            batch = take()
+            client.note_failure("samples of step 3 are no number")
+            return batch
+
+        with mock.patch.object(client, "_take", fail_meanwhile):
+            client.mark(steps_total=1)
+            client.close()
+        self.assertEqual(client.sent, 1)
+        self.assertEqual(client.last_error, "samples of step 3 are no number")
+
     def test_samples_that_are_no_numbers_do_not_reach_training(self) -> None:
         for rank in (0, 3):
             with self.subTest(rank=rank), mock.patch.dict(os.environ, {"EADT_RANK": str(rank)}):
