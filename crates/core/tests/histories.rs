@@ -1564,6 +1564,15 @@ fn a_coarse_counter_without_power_gives_all_of_its_energy_and_no_windows_of_0_jo
 }
 
 #[test]
+fn a_machine_may_be_off_while_its_coarse_counter_stands_still() {
+    let counter = |now: f64| Some(in_steps(now * 280.0, WATT_HOURS_10));
+    let windows = Meters { watts: 280.0, seconds: 10, counter, power: |_| None }.windows(4.0);
+    let known: f64 = windows.iter().filter_map(|window| window.energy_joules).sum();
+    assert!((known - 4.0 * 3_600.0 * 280.0).abs() <= WATT_HOURS_10, "{known} J");
+    assert!(windows.iter().all(|window| window.unassigned_energy_joules == 0.0));
+}
+
+#[test]
 fn a_coarse_counter_alone_gives_way_to_power_of_another_collector() {
     let mut bench = Bench::default();
     for second in (0..=3 * 3_600).step_by(10) {

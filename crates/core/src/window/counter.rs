@@ -135,7 +135,7 @@ impl CounterCheck {
             return EnergyCounterVerdict::Contradicted;
         }
         if step.joules == 0.0 {
-            return self.check_standstill(step, evidence);
+            return self.check_standstill(step, evidence, board);
         }
         if let Some(integral) = evidence.filter(|integral| self.is_first_rise(step, *integral)) {
             // The rise itself is no evidence, for or against the counter.
@@ -168,9 +168,10 @@ impl CounterCheck {
     }
 
     /// Notes a step in which the counter did not move.
-    fn check_standstill(&mut self, step: &CounterStep, evidence: Option<f64>) -> EnergyCounterVerdict {
-        // Without any reading of power, what was drawn shows at the next rise.
-        let is_unknown = step.rules.counts_by_power && step.integral.is_none();
+    fn check_standstill(&mut self, step: &CounterStep, evidence: Option<f64>, board: &MeteredBoard) -> EnergyCounterVerdict {
+        // A board draws power all the time: without any reading of it, what was drawn shows at the next rise. A machine may be off.
+        let is_board = matches!(board.meter, Meter::Gpu | Meter::Module) || board.limit_watts.is_some_and(|watts| watts > 0.0);
+        let is_unknown = step.rules.counts_by_power && step.integral.is_none() && is_board;
         if !step.waiting && evidence.is_none() && !is_unknown {
             return EnergyCounterVerdict::Believed;
         }
