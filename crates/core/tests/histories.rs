@@ -1564,7 +1564,7 @@ fn a_coarse_counter_without_power_gives_all_of_its_energy_and_no_windows_of_0_jo
 }
 
 #[test]
-fn a_machine_may_be_off_while_its_coarse_counter_stands_still() {
+fn a_machine_may_be_off_while_its_coarse_counter_does_not_rise() {
     let counter = |now: f64| Some(in_steps(now * 280.0, WATT_HOURS_10));
     let windows = Meters { watts: 280.0, seconds: 10, counter, power: |_| None }.windows(4.0);
     let known: f64 = windows.iter().filter_map(|window| window.energy_joules).sum();

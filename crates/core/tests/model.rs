@@ -480,8 +480,8 @@ fn moved(name: usize, begins: i64, stays: &[Stay]) -> (Vec<(i64, Item)>, Vec<Cou
                 rises.push(CounterRise { workload, seconds: (second, now), joules: after - before });
             }
             // Without power, the energy of a standstill shows at the next rise.
-            let stands = |seen: f64| known.is_some_and(|(_, before)| before == seen);
-            known = seen.filter(|seen| !stands(*seen)).map(|seen| (now, seen)).or(known);
+            let is_unchanged = |seen: f64| known.is_some_and(|(_, before)| before == seen);
+            known = seen.filter(|seen| !is_unchanged(*seen)).map(|seen| (now, seen)).or(known);
         }
         if let Then::Away(seconds) | Then::Lost(seconds) = then {
             now += seconds;

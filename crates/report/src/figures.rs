@@ -125,8 +125,8 @@ pub struct WorkloadReport {
     /// Energy of its GPUs before its run began and after it ended, in no other figure here; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outside_run_energy_joules: Option<f64>,
-    /// Part of `samples` that is of no window: their total rose by them over a silence or a long wait, or they became known after the window was
-    /// closed.
+    /// Part of `samples` that is of no window: their total rose by them over a silence or a long wait, or they became known after the
+    /// window was closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unassigned_samples: Option<f64>,
     /// Tokens, like `unassigned_samples`.

@@ -857,7 +857,7 @@ def quiet(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return method(self, *arguments, **options)
         except Exception as error:
-            text = f"{method.__name__}: {str(error) or type(error).__name__}"
+            text = f"{method.__name__}: {_words(error)}"
             if self.job is not None:
                 self.job.client.note_failure(text)
             else:

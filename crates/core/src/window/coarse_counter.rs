@@ -4,7 +4,7 @@
 //! by a step of the counter. So power known throughout a wait gives its energy better than the rise at its end. Taking the larger of
 //! both, or one of them by turns, would count too much.
 
-use super::counter::{COARSE_SECONDS, CounterStep, EnergyCounterVerdict, MIN_EVIDENCE_WATTS};
+use super::counter::{COARSE_SECONDS, CounterStep, EnergyCounterVerdict};
 
 /// Rises in a row after no more than the longest gap of power, after which a counter counts itself again. Fewer would let early rises
 /// count by the counter and late ones by power, and so too much.
@@ -54,8 +54,7 @@ impl CoarseCounter {
                 } else if !is_late {
                     self.sooner_rises = self.sooner_rises.saturating_add(1);
                 }
-                let is_drawn = step.integral.is_some_and(|joules| joules >= MIN_EVIDENCE_WATTS * step.seconds);
-                let is_by_power = self.counts_by_power && may_replace && is_drawn;
+                let is_by_power = self.counts_by_power && may_replace && step.evidence().is_some();
                 self.counts_by_power &= self.sooner_rises < SOONER_RISES;
                 return is_by_power && verdict == EnergyCounterVerdict::Believed;
             }

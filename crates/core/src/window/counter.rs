@@ -11,7 +11,7 @@ use super::coarse_counter::CoarseCounter;
 
 /// Mean power below which a power reading is no evidence, in watts. Every board that is on draws more: less is a
 /// reading that is not supported, or a board that sleeps, and then its counter may not move.
-pub(super) const MIN_EVIDENCE_WATTS: f64 = 1.0;
+const MIN_EVIDENCE_WATTS: f64 = 1.0;
 
 /// Most that the counter may show, as a multiple of the power limit in force. Boards keep the limit within a second, but it may
 /// have been higher when the step began. Caps go down to a quarter of the board's power (100 of 400 W on an A100).
@@ -57,6 +57,13 @@ pub struct MeteredBoard {
     pub limit_watts: Option<f64>,
 }
 
+impl MeteredBoard {
+    /// Returns the power limit in force, in watts. One of 0 W is none.
+    fn known_limit(&self) -> Option<f64> {
+        self.limit_watts.filter(|watts| *watts > 0.0)
+    }
+}
+
 /// The rules in force for counters whose rises are far apart.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CounterRules {
@@ -83,6 +90,13 @@ pub struct CounterStep {
     /// The integral is that of a reading that is not of this time.
     pub is_held: bool,
     pub rules: CounterRules,
+}
+
+impl CounterStep {
+    /// Returns the integral of power if it is evidence for or against a counter.
+    pub(super) fn evidence(&self) -> Option<f64> {
+        self.integral.filter(|joules| *joules >= MIN_EVIDENCE_WATTS * self.seconds)
+    }
 }
 
 /// A counter that moves more often is fine enough: a source that is read faster than its counter is renewed sees standstills, too.
@@ -130,7 +144,7 @@ pub struct CounterCheck {
 impl CounterCheck {
     /// Compares one change of the counter with power and the board, then all of the recent ones together.
     pub fn check_step(&mut self, step: &CounterStep, board: &MeteredBoard) -> EnergyCounterVerdict {
-        let evidence = step.integral.filter(|joules| *joules >= MIN_EVIDENCE_WATTS * step.seconds);
+        let evidence = step.evidence();
         if step.joules < 0.0 {
             return EnergyCounterVerdict::Contradicted;
         }
@@ -142,7 +156,7 @@ impl CounterCheck {
             (self.counted, self.integral, self.steps) = (integral, integral, step.steps);
             return EnergyCounterVerdict::FirstRise;
         }
-        let limit = board.limit_watts.filter(|watts| *watts > 0.0).map(|watts| watts * LIMIT_FACTOR);
+        let limit = board.known_limit().map(|watts| watts * LIMIT_FACTOR);
         if step.joules > limit.unwrap_or_else(|| ceiling_watts(board.meter)) * step.seconds {
             return EnergyCounterVerdict::Contradicted;
         }
@@ -170,7 +184,7 @@ impl CounterCheck {
     /// Notes a step in which the counter did not move.
     fn check_standstill(&mut self, step: &CounterStep, evidence: Option<f64>, board: &MeteredBoard) -> EnergyCounterVerdict {
         // A board draws power all the time: without any reading of it, what was drawn shows at the next rise. A machine may be off.
-        let is_board = matches!(board.meter, Meter::Gpu | Meter::Module) || board.limit_watts.is_some_and(|watts| watts > 0.0);
+        let is_board = matches!(board.meter, Meter::Gpu | Meter::Module) || board.known_limit().is_some();
         let is_unknown = step.rules.counts_by_power && step.integral.is_none() && is_board;
         if !step.waiting && evidence.is_none() && !is_unknown {
             return EnergyCounterVerdict::Believed;

@@ -238,7 +238,9 @@ impl GpuSource {
         let is_live = life != LivenessState::Idle;
         let by_power = PowerSegment::of_power(&self.sample, sample, if is_live { settings.power_gap } else { 0 });
         let power_known = by_power.is_some()
-            || settings.counts_coarse_counters_by_power() && is_live && self.is_bridged(sample, settings.power_gap);
+            || settings.counts_coarse_counters_by_power()
+                && is_live
+                && self.near_power_reading(sample, settings.power_gap).is_some();
         let step = self.counter_step(sample, by_power.as_ref(), is_live, settings);
         // A rise after a long wait is compared with power once power is known up to it.
         let is_late = |step: &CounterStep| step.joules > 0.0 && step.seconds > settings.power_gap as f64 / 1e6;
@@ -271,8 +273,7 @@ impl GpuSource {
     }
 
     /// Takes the step of a counter whose rises may be far apart: at such a rise, power counts for the time before it. Returns whether
-    /// power counts without a contradiction: the counter has stood still for no longer than its steps explain, or rose for the first
-    /// time.
+    /// power counts without a contradiction: the counter has not risen for no longer than its steps explain, or rose for the first time.
     fn take_coarse_step(
         &mut self,
         sample: &EnergySample,
@@ -297,12 +298,12 @@ impl GpuSource {
         }
     }
 
-    /// Returns whether power is known from its newest reading to this sample, or will be if the next reading comes in time.
-    fn is_bridged(&self, sample: &EnergySample, power_gap: i64) -> bool {
-        let reading = [Some(self.sample), self.last_power_sample].into_iter().flatten().find(EnergySample::has_power);
-        let is_near =
-            |reading: EnergySample| reading.tenure == sample.tenure && sample.time.micros() - reading.time.micros() <= power_gap;
-        reading.is_some_and(is_near)
+    /// Returns the newest reading of power before a sample, if it is no older than the gap: between two such readings power is known,
+    /// and the next one may still come.
+    fn near_power_reading(&self, sample: &EnergySample, power_gap: i64) -> Option<EnergySample> {
+        let reading = [Some(self.sample), self.last_power_sample].into_iter().flatten().find(EnergySample::has_power)?;
+        let is_near = reading.tenure == sample.tenure && sample.time.micros() - reading.time.micros() <= power_gap;
+        is_near.then_some(reading)
     }
 
     /// Returns the newest sample whose counter was believed.
@@ -357,10 +358,8 @@ impl GpuSource {
 
     /// Returns the newest reading of power that is no older than the gap, in watts of the whole device, and its time.
     fn held_watts(&self, sample: &EnergySample, power_gap: i64) -> Option<(f64, EventTime)> {
-        let readings = [Some(*sample), Some(self.sample), self.last_power_sample];
-        let newest = readings.into_iter().flatten().find(EnergySample::has_power)?;
-        let is_near = newest.tenure == sample.tenure && sample.time.micros() - newest.time.micros() <= power_gap;
-        newest.power.or(newest.average).filter(|_| is_near).map(|watts| (watts, newest.time))
+        let newest = if sample.has_power() { Some(*sample) } else { self.near_power_reading(sample, power_gap) }?;
+        Some((newest.power.or(newest.average)?, newest.time))
     }
 
     /// Returns the energy between the newest sample and this one, which came while the source was so alive.
