@@ -11,6 +11,10 @@ use crate::model::overview::FleetOverview;
 
 /// Shortest time between two overviews.
 pub(crate) const UPDATE_PAUSE: Duration = Duration::from_millis(500);
+/// Longest time between them while something is new.
+const MAX_UPDATE_PAUSE: Duration = Duration::from_secs(5);
+/// An overview is used for so many times as long as it took to make: of a large fleet, overviews then take half a percent of a core.
+const REUSE: u32 = 200;
 
 /// Something new, as JSON.
 #[derive(Debug, Serialize)]
@@ -24,6 +28,20 @@ pub(crate) struct OverviewSnapshot {
     pub version: u64,
     pub update: Arc<str>,
     made: Instant,
+    /// The next one is made after so long.
+    pause: Duration,
+}
+
+impl OverviewSnapshot {
+    /// Returns the time until the next overview may be made.
+    pub(crate) fn due_in(&self) -> Duration {
+        self.pause.saturating_sub(self.made.elapsed())
+    }
+}
+
+/// Returns the time between two overviews, one of which `took` so long to make.
+fn pause_after(took: Duration) -> Duration {
+    (took * REUSE).clamp(UPDATE_PAUSE, MAX_UPDATE_PAUSE)
 }
 
 /// A model whose changes can be waited for. Clones are the same.
@@ -59,18 +77,21 @@ impl SharedModel {
         changed
     }
 
-    /// Returns the overview for all followers. It is made at most once in [`UPDATE_PAUSE`], for any number of them.
+    /// Returns the overview for all followers. It is made at most once in a pause, for any number of them.
     pub(crate) fn snapshot(&self) -> OverviewSnapshot {
         let mut cached = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
         let known = cached
             .as_ref()
-            .filter(|cached| cached.made.elapsed() < UPDATE_PAUSE || cached.version == self.read(DashboardModel::version));
+            .filter(|cached| cached.due_in() > Duration::ZERO || cached.version == self.read(DashboardModel::version));
         if let Some(known) = known {
             return known.clone();
         }
+        let begun = Instant::now();
         let overview = self.read(DashboardModel::overview);
         let update = serde_json::to_string(&OverviewUpdate { overview: &overview }).expect("every key is a string");
-        let snapshot = OverviewSnapshot { version: overview.version, update: update.into(), made: Instant::now() };
+        let made = Instant::now();
+        let pause = pause_after(made.duration_since(begun));
+        let snapshot = OverviewSnapshot { version: overview.version, update: update.into(), made, pause };
         *cached = Some(snapshot.clone());
         snapshot
     }
@@ -78,5 +99,17 @@ impl SharedModel {
     /// Waits for versions.
     pub(crate) fn versions(&self) -> watch::Receiver<u64> {
         self.version_sender.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overviews_of_a_large_fleet_follow_each_other_less_often() {
+        for (took_ms, pause_ms) in [(0, 500), (2, 500), (12, 2_400), (100, 5_000)] {
+            assert_eq!(pause_after(Duration::from_millis(took_ms)), Duration::from_millis(pause_ms), "{took_ms} ms");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Streams changes as server-sent events: at most two updates a second, and each notice once.
+//! Streams changes as server-sent events: at most two updates a second, fewer of a large fleet, and each notice once.
 //!
 //! The id of an event is the process's number and the model's version. A client that reconnects with it gets the missed
 //! updates, or, from another process, a `reset`: then it must request everything again.
@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::api::ApiContext;
 use crate::shared_model::UPDATE_PAUSE;
 
-/// A snapshot that holds nothing new is looked at again after so long.
+/// A snapshot that holds nothing new is looked at again after so long, or when the next one is due.
 const SOON: Duration = Duration::from_millis(50);
 /// A comment so often shows both ends that the other is there.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -61,7 +61,7 @@ impl SseSubscription {
         let snapshot = self.context.model.snapshot();
         if self.sent.is_some_and(|sent| sent >= snapshot.version) {
             // The snapshot does not hold the news yet: the next one is due soon.
-            self.next = Instant::now() + SOON;
+            self.next = Instant::now() + snapshot.due_in().max(SOON);
             return;
         }
         let (sent, version) = (self.sent, snapshot.version);
