@@ -167,3 +167,29 @@ fn a_counter_that_is_constant_where_power_is_not_read_is_noted() {
         assert_eq!(notes.iter().any(|found| found.contains("power is not read")), is_noted, "{what}: {notes:?}");
     }
 }
+
+#[test]
+fn a_step_of_a_coarse_counter_soon_after_a_hole_is_no_leap() {
+    // 420 W for four hours, a row each 5 s but for a hole, in which a step of the counter was reached.
+    for (step, hole_seconds) in [(36_000.0, 600_u32), (36_000.0, 3_000), (360_000.0, 3_000)] {
+        for phase in 0..9 {
+            let start = 3600 + phase * (step / 420.0 / 9.0) as u32 / 5 * 5;
+            let row = |with_power: bool| {
+                move |second: u32| {
+                    let time = format!("2025-02-03T{:02}:{:02}:{:02}Z", 10 + second / 3600, second / 60 % 60, second % 60);
+                    let counter = (420.0 * f64::from(second) / step).floor() * step;
+                    format!("{time},{},{counter}\n", if with_power { "420" } else { "" })
+                }
+            };
+            for with_power in [true, false] {
+                let rows = (0..14_400).step_by(5).filter(|second| !(start..start + hole_seconds).contains(second));
+                let table = "time,w,j\n".to_owned() + &rows.map(row(with_power)).collect::<String>();
+                let options = if with_power { both() } else { maps(&["energy_joules_total=j:J"]) };
+                let what = format!("{step} J, {hole_seconds} s, phase {phase}, power {with_power}");
+                let imported = read_texts(CSV, &[("t.csv", &table)], &options).unwrap_or_else(|error| panic!("{what}: {error}"));
+                assert!(has_counter(&imported), "{what}: {:?}", imported.report.notes);
+                imported.report.check_refused().unwrap();
+            }
+        }
+    }
+}

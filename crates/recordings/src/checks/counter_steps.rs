@@ -325,26 +325,29 @@ fn is_steady(readings: &[RecordedReading]) -> bool {
 struct CounterRise<'s, 'r> {
     step: &'s CounterStep<'r>,
     seconds: f64,
+    /// The rise before came up to so many seconds before it showed: its reading may follow a hole of the record.
+    delay_seconds: f64,
     /// A reset lies before.
     is_first: bool,
 }
 
-/// Returns the rises of a counter. A rise of a coarse counter includes the energy of the time in which it was constant; how long
-/// that was before its first rise is not known.
+/// Returns the rises of a counter. A rise of a coarse counter includes the energy of the time in which it was constant, and of the
+/// time by which the rise before showed too late; how long it was constant before its first rise is not known.
 fn counter_rises<'s, 'r>(steps: &'s [CounterStep<'r>]) -> Vec<CounterRise<'s, 'r>> {
     let is_coarse = steps.iter().filter(|step| step.joules <= 0.0).count() * 2 > steps.len();
     let mut rises = Vec::new();
-    let (mut seconds, mut is_first) = (0.0, true);
+    let (mut seconds, mut delay_seconds, mut is_first) = (0.0, 0.0, true);
     for (at, step) in steps.iter().enumerate() {
         if at > 0 && steps[at - 1].to.time != step.from.time {
-            (seconds, is_first) = (0.0, true);
+            (seconds, delay_seconds, is_first) = (0.0, 0.0, true);
         }
         seconds += step.seconds;
         if step.joules > 0.0 {
             if !(is_coarse && is_first) {
-                rises.push(CounterRise { step, seconds, is_first });
+                rises.push(CounterRise { step, seconds, delay_seconds, is_first });
             }
             (seconds, is_first) = (0.0, false);
+            delay_seconds = if is_coarse { step.seconds } else { 0.0 };
         }
     }
     rises
@@ -368,7 +371,7 @@ pub(super) fn steepest_step<'s, 'r>(steps: &'s [CounterStep<'r>]) -> Option<(&'s
             first += 1;
         }
         if seconds >= 1.0 {
-            let watts = joules / seconds;
+            let watts = joules / (seconds + rises[first].delay_seconds);
             let culprit = rises[first..=at].iter().max_by(|a, b| a.step.joules.total_cmp(&b.step.joules))?.step;
             if steepest.is_none_or(|(_, most)| watts > most) {
                 steepest = Some((culprit, watts));
