@@ -111,7 +111,8 @@ async fn serve_folder(
     let (place, names) = (path.clone(), prefix.clone());
     let read = Arc::new(move |until: Option<EventTime>| load(&place, &names, limits, until));
     let newest = read.clone();
-    let LoadedFolder { model, not_archived, identity } = tokio::task::spawn_blocking(move || newest(None)).await??;
+    let loaded = tokio::task::spawn_blocking(move || newest(None)).await?;
+    let LoadedFolder { model, not_archived, identity } = loaded.map_err(|error| source::name_page(error, settings))?;
     let records = HistorySource::Folder { path: path.clone(), prefix, identity: identity.clone() };
     let what_if = WhatIf::new(records, settings.processor.controller_settings.clone());
     let model = SharedModel::new(model);
@@ -294,7 +295,7 @@ fn load(path: &Path, prefix: &str, limits: RetentionLimits, until: Option<EventT
         model = model.as_of(time);
     }
     let log = path.join("log");
-    let mut identity = RecordIdentity::default();
+    let (mut identity, mut is_archived) = (RecordIdentity::default(), true);
     let archived = match super::find_archive(path, &Topic::ALL) {
         Ok(archive) => {
             let ranges = read_archive(archive.clone(), &mut model, until.is_none());
@@ -303,7 +304,10 @@ fn load(path: &Path, prefix: &str, limits: RetentionLimits, until: Option<EventT
             ranges
         }
         // Records that the archive does not hold yet are in the log; those in both count once.
-        Err(LakeError::Absent { .. }) if log.is_dir() => Ok(ArchivedRanges::default()),
+        Err(LakeError::Absent { .. }) if log.is_dir() => {
+            is_archived = false;
+            Ok(ArchivedRanges::default())
+        }
         Err(error) => Err(error.into()),
     };
     let ranges = archived.with_context(|| format!("the archive in {} cannot be read", path.display()))?;
@@ -311,6 +315,10 @@ fn load(path: &Path, prefix: &str, limits: RetentionLimits, until: Option<EventT
     if log.is_dir() {
         match EmbeddedLog::open(&log, EmbeddedOptions::default()) {
             Ok(bus) => not_archived = UnreplayableReason::Events(load_log(&bus, prefix, &ranges, &mut model)?),
+            Err(error) if !is_archived => {
+                let why = format!("nothing is archived in {} yet", path.display());
+                return Err(anyhow::Error::from(error).context(why));
+            }
             Err(error) if until.is_none() => {
                 not_archived = UnreplayableReason::Unknown;
                 model.set_goes_on();
@@ -341,6 +349,7 @@ fn read_archive(archive: Archive, model: &mut DashboardModel, is_start: bool) ->
 mod tests {
     use bytes::Bytes;
     use clap::Parser;
+    use eadt_bus::embedded::IN_USE;
     use eadt_lake::{ArchiveRow, ArchiveWriter, RollLimits};
     use eadt_schemas::v1::Workload;
 
@@ -390,24 +399,42 @@ mod tests {
         assert_eq!(refused, "--compare a: it is named twice; name each run once");
     }
 
+    /// Writes an archive with one declaration of a workload.
+    fn write_archive(archive: Archive, workload: &str) {
+        let declared = Workload { workload: workload.to_owned(), ..Workload::default() };
+        let row = ArchiveRow {
+            topic: Topic::Workloads,
+            partition: 0,
+            offset: 0,
+            stamp: EventTime::from_millis(0),
+            key: None,
+            value: Some(Bytes::from(serde_json::to_vec(&declared).unwrap())),
+            headers: Vec::new(),
+        };
+        let mut writer = ArchiveWriter::new(archive, RollLimits::default());
+        writer.push(&row, row.stamp).unwrap();
+        writer.roll_all().unwrap();
+    }
+
+    #[test]
+    fn a_page_beside_a_log_that_is_in_use_names_what_it_lacks() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
+        let _held = EmbeddedLog::open(&folder.path().join("log"), options).unwrap();
+        let read = || load(folder.path(), "", RetentionLimits::default(), None);
+        let refused = format!("{:#}", read().unwrap_err());
+        assert!(refused.contains("nothing is archived in ") && refused.contains(IN_USE), "{refused}");
+        write_archive(Archive::folder(&folder.path().join("archive")).unwrap(), "run/1");
+        let overview = read().unwrap().model.overview();
+        assert!(overview.status.contains(". Only what was archived is shown: the log beside it"), "{}", overview.status);
+    }
+
     #[test]
     fn what_is_read_of_a_folder_that_was_written_anew_is_of_another_record() {
         let folder = tempfile::tempdir().unwrap();
         let read = |id: u128| {
             let archive = Archive::folder(folder.path()).unwrap().with_new_id(id);
-            let declared = Workload { workload: format!("run/{id}"), ..Workload::default() };
-            let row = ArchiveRow {
-                topic: Topic::Workloads,
-                partition: 0,
-                offset: 0,
-                stamp: EventTime::from_millis(0),
-                key: None,
-                value: Some(Bytes::from(serde_json::to_vec(&declared).unwrap())),
-                headers: Vec::new(),
-            };
-            let mut writer = ArchiveWriter::new(archive, RollLimits::default());
-            writer.push(&row, row.stamp).unwrap();
-            writer.roll_all().unwrap();
+            write_archive(archive, &format!("run/{id}"));
             load(folder.path(), "", RetentionLimits::default(), None).unwrap().identity
         };
         let first = read(1);
@@ -424,7 +451,8 @@ mod tests {
         let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
         let _held = EmbeddedLog::open(&folder.path().join("log"), options).unwrap();
         let read = || load(folder.path(), "", RetentionLimits::default(), None).map(drop);
-        assert!(read().is_ok(), "nothing is archived yet");
+        let refused = format!("{:#}", read().unwrap_err());
+        assert!(refused.contains("nothing is archived") && refused.contains(IN_USE), "{refused}");
         let foreign = folder.path().join("archive/topic=decisions.v1/date=2026-01-01");
         std::fs::create_dir_all(&foreign).unwrap();
         std::fs::write(foreign.join("other.parquet"), "no Parquet of ours").unwrap();
@@ -437,6 +465,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
         let _held = EmbeddedLog::open(&folder.path().join("log"), options).unwrap();
+        write_archive(Archive::folder(&folder.path().join("archive")).unwrap(), "run/1");
         let read = |until| load(folder.path(), "", RetentionLimits::default(), until);
         assert!(matches!(read(None), Ok(LoadedFolder { not_archived: UnreplayableReason::Unknown, .. })));
         let refused = format!("{:#}", read(Some(EventTime::from_millis(0))).unwrap_err());

@@ -44,16 +44,20 @@ pub struct ReportComparison {
     /// The only reason is that the two did different work.
     #[serde(skip)]
     pub(crate) is_refused_by_work: bool,
+    /// The only reason is that the two have the same figures.
+    #[serde(skip)]
+    pub(crate) is_refused_as_equal: bool,
 }
 
 impl ReportComparison {
     /// Compares this one with the other. Refuses every change between a simulated and a real run, and between equal figures; between
     /// different meters only those of energy and power; between different coverages or different work only those of sums of energy.
     pub fn of(this: &WorkloadReport, other: &WorkloadReport) -> Self {
-        let origin_refusal = refuse_origins(this, other).or_else(|| refuse_equal_figures(this, other));
+        let origin_refusal = refuse_origins(this, other);
+        let equal_refusal = refuse_equal_figures(this, other).filter(|_| origin_refusal.is_none());
         let meter_refusal = refuse_meters(this, other);
         let pair = |figure: fn(&WorkloadReport) -> Option<f64>, refused| FigurePair::of(figure(this), figure(other), refused);
-        let is_any_refused = origin_refusal.is_some();
+        let is_any_refused = origin_refusal.is_some() || equal_refusal.is_some();
         let is_energy_refused = is_any_refused || meter_refusal.is_some();
         let coverage_refusal = refuse_coverages(this, other).filter(|_| !is_energy_refused);
         let is_covered_alike = !is_energy_refused && coverage_refusal.is_none();
@@ -69,7 +73,11 @@ impl ReportComparison {
             cost: pair(|report| report.cost, is_sum_refused),
             co2_grams: pair(|report| report.co2_grams, is_sum_refused),
             is_refused_by_work: work_refusal.is_some(),
-            refusals: origin_refusal.into_iter().chain(meter_refusal).chain(coverage_refusal).chain(work_refusal).collect(),
+            is_refused_as_equal: equal_refusal.is_some() && meter_refusal.is_none(),
+            refusals: [origin_refusal, equal_refusal, meter_refusal, coverage_refusal, work_refusal]
+                .into_iter()
+                .flatten()
+                .collect(),
         }
     }
 }
@@ -128,14 +136,25 @@ const ROUNDING: f64 = 1e-9;
 
 /// Returns the reason why no change is computed if both have the same figures, as a record and its replay have. A replay with
 /// another controller decides anew on recorded power, and "+0.0 %" would look as if that controller used as much. Whether they
-/// are one record is not known: two runs of one seed are equal, too.
+/// are one record is not known: two runs of one seed are equal, too. Samples and durations are equal if neither is known.
 fn refuse_equal_figures(this: &WorkloadReport, other: &WorkloadReport) -> Option<String> {
-    let figures = |report: &WorkloadReport| Some([report.energy_joules?, report.samples?, report.duration_seconds?]);
-    let is_equal = |(a, b): (f64, f64)| (a - b).abs() <= ROUNDING * a.abs().max(b.abs());
-    figures(this)?.into_iter().zip(figures(other)?).all(is_equal).then(|| {
-        "energy, samples and duration of both are equal, as those of a record and its replay are; no change is computed: if one is \
-         the other's replay, what its decisions would have taken is in neither"
-            .to_owned()
+    this.energy_joules?;
+    let figures = |report: &WorkloadReport| [report.energy_joules, report.samples, report.duration_seconds];
+    let is_equal = |pair: (Option<f64>, Option<f64>)| match pair {
+        (Some(this), Some(other)) => (this - other).abs() <= ROUNDING * this.abs().max(other.abs()),
+        (this, other) => this == other,
+    };
+    let names = match (this.samples, this.duration_seconds) {
+        (Some(_), Some(_)) => "energy, samples and duration",
+        (Some(_), None) => "energy and samples",
+        (None, Some(_)) => "energy and duration",
+        (None, None) => "energy",
+    };
+    figures(this).into_iter().zip(figures(other)).all(is_equal).then(|| {
+        format!(
+            "both have the same {names}, as a record and its replay have; no change is computed: if one is the other's replay, what its \
+             decisions would have taken is in neither"
+        )
     })
 }
 
@@ -257,7 +276,7 @@ mod tests {
         let replayed = WorkloadReport { decided_changes: 7, changes: 0, ..record.clone() };
         let compared = ReportComparison::of(&record, &replayed);
         assert_eq!((compared.joules_per_sample.change_ratio, compared.samples.change_ratio), (None, None), "{compared:?}");
-        assert!(compared.refusals[0].contains("as those of a record and its replay are"), "{compared:?}");
+        assert!(compared.refusals[0].starts_with("both have the same energy, samples and duration, as a record"), "{compared:?}");
         // Summed in another order.
         let rounded = WorkloadReport { duration_seconds: Some(0.1 + 0.2), ..record.clone() };
         let exact = WorkloadReport { duration_seconds: Some(0.3), ..record.clone() };
@@ -265,6 +284,15 @@ mod tests {
         assert_eq!(ReportComparison::of(&rounded, &exact).refusals, compared.refusals);
         let longer = WorkloadReport { duration_seconds: Some(0.3001), ..record.clone() };
         assert_eq!(ReportComparison::of(&longer, &exact).refusals, Vec::<String>::new());
+        // What neither knows is no difference, and what one of them knows is one.
+        let without_samples = WorkloadReport { samples: None, joules_per_sample: None, ..record.clone() };
+        let energy_alone = WorkloadReport { duration_seconds: None, ..without_samples.clone() };
+        for (report, words) in [(&without_samples, "energy and duration, as"), (&energy_alone, "energy, as")] {
+            let compared = ReportComparison::of(report, report);
+            assert_eq!((compared.energy_joules.change_ratio, compared.refusals.len()), (None, 1), "{compared:?}");
+            assert!(compared.refusals[0].contains(words) && compared.is_refused_as_equal, "{compared:?}");
+        }
+        assert_eq!(ReportComparison::of(&without_samples, &record).refusals, Vec::<String>::new());
         let unknown = WorkloadReport { energy_joules: None, joules_per_sample: None, ..record };
         assert_eq!(ReportComparison::of(&unknown, &unknown).refusals, Vec::<String>::new());
     }

@@ -16,8 +16,6 @@ const FEW: usize = 1024;
 pub struct IdleGpus {
     /// By the name of the GPU.
     newest: BTreeMap<String, IdleWindow>,
-    /// Start of the newest window with known power.
-    newest_known: Option<EventTime>,
 }
 
 /// The newest window of a GPU without a workload.
@@ -57,9 +55,8 @@ impl IdleGpus {
         self.newest.get(device_of(window)).is_some_and(|known| known.times.start >= window.window_start)
     }
 
-    /// Takes a window of one of them; returns whether it is the first one of its time with known power. A window that is older than
-    /// the GPU's newest changes no figure.
-    pub fn add(&mut self, window: &EfficiencyWindow) -> bool {
+    /// Takes a window of one of them. One that is older than the GPU's newest changes no figure.
+    pub fn add(&mut self, window: &EfficiencyWindow) {
         let (times, power_watts) = (WindowTimes::from(window), window.mean_power_watts);
         let device = device_of(window);
         let mut interval = self.newest.get(device).map_or(SampleInterval::default(), |known| known.interval);
@@ -73,12 +70,6 @@ impl IdleGpus {
                 self.newest.insert(device.to_owned(), idle);
             }
         }
-        if idle.power_watts.is_none() {
-            return false;
-        }
-        let is_first = self.newest_known < Some(idle.times.start);
-        self.newest_known = self.newest_known.max(Some(idle.times.start));
-        is_first
     }
 
     /// Forgets GPUs that are silent, each time that the number has doubled.
@@ -194,12 +185,13 @@ mod tests {
     fn gpus_whose_power_is_unknown_are_idle_and_counted() {
         let mut gpus = IdleGpus::default();
         assert_eq!((gpus.last_power(), figures(&gpus, 0)), (IdlePower::default(), (None, 0)));
-        let first: Vec<bool> =
-            [("A", 0), ("A", 10), ("B", 10)].map(|(device, minute)| gpus.add(&window(device, minute, None))).into();
-        assert_eq!((first, figures(&gpus, 11)), (vec![false; 3], (None, 2)));
-        // The first one of an earlier time with known power, another one of it, and the first one of this time.
-        let known = [("C", 9), ("D", 9), ("C", 10)];
-        assert_eq!(known.map(|(device, minute)| gpus.add(&window(device, minute, Some(60.0)))), [true, false, true]);
+        for (device, minute) in [("A", 0), ("A", 10), ("B", 10)] {
+            gpus.add(&window(device, minute, None));
+        }
+        assert_eq!(figures(&gpus, 11), (None, 2));
+        for (device, minute) in [("C", 9), ("D", 9), ("C", 10)] {
+            gpus.add(&window(device, minute, Some(60.0)));
+        }
         assert_eq!(figures(&gpus, 11), (Some(120.0), 4));
     }
 }

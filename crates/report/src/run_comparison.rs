@@ -118,7 +118,10 @@ impl<'a> RunComparison<'a> {
         let summed = self.summed();
         let this = SavingSummary::of(summed.iter().map(|pair| pair.this));
         let other = SavingSummary::of(summed.iter().map(|pair| pair.other));
-        let is_sum_refused = summed.iter().any(|pair| !pair.figures.refusals.is_empty());
+        // No decision changes GPUs without work: beside others, the same energy of them is no sign of a replay.
+        let has_others = summed.iter().any(|pair| !is_without_work(pair));
+        let is_passed_over = |pair: &WorkloadPair<'_>| has_others && is_without_work(pair) && pair.figures.is_refused_as_equal;
+        let is_sum_refused = summed.iter().any(|pair| !pair.figures.refusals.is_empty() && !is_passed_over(pair));
         let pair = |of: fn(&SavingSummary) -> Option<f64>, is_refused: bool| FigurePair::of(of(&this), of(&other), is_refused);
         let (same_work, workloads) = self.same_work();
         RunTotals {

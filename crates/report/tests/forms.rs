@@ -218,7 +218,7 @@ fn two_runs_are_compared_with_sums_in_every_form() {
     let different = RunComparison::of(&less, &other);
     let text = different.render_text(None);
     let (start, note) = (
-        "the samples of this run took 7 MJ instead of 6.40 MJ (+9.4 %); energy 7 MJ instead of 8 MJ; cost",
+        "at the J/sample of each run, the samples of this one take 7 MJ instead of 6.40 MJ (+9.4 %); energy 7 MJ instead of 8 MJ; cost",
         "did different numbers",
     );
     assert!(text.contains(start) && text.contains(note), "{text}");
@@ -229,7 +229,10 @@ fn two_runs_are_compared_with_sums_in_every_form() {
         report(&windows, [], [], &priced())
     };
     let text = RunComparison::of(&idle(3.5e6, 80.0), &idle(4e6, 100.0)).render_text(None);
-    assert!(text.contains("the samples of 1 of them took 3.50 MJ instead of 3.20 MJ (+9.4 %)"), "{text}");
+    assert!(
+        text.contains("at the J/sample of each run, the samples of 1 of them take 3.50 MJ instead of 3.20 MJ (+9.4 %)"),
+        "{text}"
+    );
 
     // One without known energy hides no sum of the others.
     let unmetered = |joules: f64| {
@@ -273,11 +276,15 @@ fn two_runs_are_compared_with_sums_in_every_form() {
     let same_time = with_idle(4e6, 4);
     let comparison = RunComparison::of(&longer, &same_time);
     assert_eq!((comparison.totals().energy_joules.other, comparison.energy_note()), (Some(8e6), None));
+    // The same energy of GPUs without work beside a workload that took less is no replay's.
+    assert_eq!(comparison.totals().energy_joules.change_ratio, Some(-0.125));
+    assert!(row(&comparison.render_text(None), "Workloads in both runs", "gpus").ends_with("4.00 MJ 4.00 MJ -"));
     let only_idle = |minutes: i64| {
         let windows: Vec<EfficiencyWindow> = (0..minutes).map(|minute| window("gpus", minute, 1e6, None)).collect();
         report(&windows, [], [], &ReportSettings::default())
     };
     let (longer, shorter) = (only_idle(4), only_idle(2));
+    assert_eq!(RunComparison::of(&longer, &only_idle(4)).totals().energy_joules.change_ratio, None, "a record and its replay");
     let totals = RunComparison::of(&longer, &shorter).totals();
     assert_eq!((totals.energy_joules.this, totals.energy_joules.change_ratio), (Some(4e6), None));
 

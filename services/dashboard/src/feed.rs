@@ -23,7 +23,7 @@ const TOPICS: [Topic; 5] = [Topic::Workloads, Topic::EfficiencyWindows, Topic::D
 const DEVICE_TOPICS: [Topic; 4] = [Topic::DeviceIntents, Topic::DeviceStates, Topic::DeviceHolders, Topic::GpuTelemetry];
 /// Samples at the end of a partition that are read at the start: the newest of each GPU counts.
 const NEWEST_SAMPLES: i64 = 2_000;
-/// The same of an archive, in bytes of its newest files.
+/// The same of an archive, in bytes of the newest files of a partition.
 const NEWEST_BYTES: u64 = 2 << 20;
 /// Samples that are decoded in a second, and in a burst: of a large fleet's each second only some.
 const SAMPLES_PER_SECOND: f64 = 2_000.0;
@@ -384,40 +384,98 @@ fn load_dead_letters(archive: &Archive, listing: &ArchiveListing, model: &mut Da
     Ok(())
 }
 
-/// Reads the GPU events of an archive: the newest samples, and all intents, states and holders.
+/// Reads the GPU events of an archive: all intents, states and holders, and the newest samples as of the moment that is shown.
 fn load_devices(archive: &Archive, listing: &ArchiveListing, model: &mut DashboardModel) -> Result<(), FeedError> {
     eadt_lake::visit_listed_events(archive, listing, Topic::DeviceIntents, |event| model.device_intent(&event))?;
     eadt_lake::visit_listed_events(archive, listing, Topic::DeviceStates, |event| model.device_state(&event))?;
     eadt_lake::visit_listed_events(archive, listing, Topic::DeviceHolders, |event| model.device_holders(&event))?;
-    let mut listing = listing.clone();
-    let mut bytes: BTreeMap<i32, u64> = BTreeMap::new();
-    let mut files: Vec<_> = listing.files.into_iter().filter(|file| file.name.topic == Topic::GpuTelemetry).rev().collect();
-    files.retain(|file| {
-        let before = bytes.entry(file.name.partition).or_default();
-        let wanted = *before < NEWEST_BYTES;
-        *before += file.bytes;
-        wanted
-    });
-    files.reverse();
-    listing.files = files;
+    let samples = newest_samples(archive, listing, model.shown_moment(), NEWEST_BYTES)?;
     let mut sample = GpuTelemetry::default();
-    for partition in bytes.into_keys() {
-        let mut rows = archive.stored(&listing, Topic::GpuTelemetry, partition);
+    for (topic, partition) in samples.partitions().into_keys() {
+        let mut rows = archive.stored(&samples, topic, partition);
         while let Some(row) = rows.next() {
             let row = row?;
             if row.telemetry(&mut sample) {
                 model.telemetry(&sample);
             } else if let Some(value) = rows.row(&row)?.value {
-                model.take(Topic::GpuTelemetry, &value);
+                model.take(topic, &value);
             }
         }
     }
     Ok(())
 }
 
+/// Returns the newest files with samples of GPUs, of each partition as many as hold so many bytes. As of a moment, they end with the
+/// file that the moment lies in, which does not count: perhaps few of its samples are earlier.
+fn newest_samples(
+    archive: &Archive,
+    listing: &ArchiveListing,
+    moment: Option<EventTime>,
+    least_bytes: u64,
+) -> Result<ArchiveListing, LakeError> {
+    let mut partitions: BTreeMap<i32, Vec<&ArchiveFile>> = BTreeMap::new();
+    for file in listing.files.iter().filter(|file| file.name.topic == Topic::GpuTelemetry) {
+        partitions.entry(file.name.partition).or_default().push(file);
+    }
+    let mut newest = ArchiveListing::default();
+    for mut files in partitions.into_values() {
+        let mut cut = None;
+        if let Some(moment) = moment {
+            files.truncate(count_begun(archive, &files, moment)?);
+            cut = files.pop();
+        }
+        let mut bytes = 0;
+        let is_newest = |file: &&&ArchiveFile| {
+            let is_newest = bytes < least_bytes;
+            bytes += file.bytes;
+            is_newest
+        };
+        let count = files.iter().rev().take_while(is_newest).count();
+        let whole = files.split_off(files.len() - count);
+        newest.files.extend(whole.into_iter().chain(cut).cloned());
+    }
+    Ok(newest)
+}
+
+/// Returns how many of a partition's files begin before a moment, or at it. Reads the begin of some.
+fn count_begun(archive: &Archive, files: &[&ArchiveFile], moment: EventTime) -> Result<usize, LakeError> {
+    let (mut begun, mut end) = (0, files.len());
+    while begun < end {
+        let middle = usize::midpoint(begun, end);
+        if begin_of(archive, files[middle])?.is_some_and(|begin| begin > moment) {
+            end = middle;
+        } else {
+            begun = middle + 1;
+        }
+    }
+    Ok(begun)
+}
+
+/// Returns the time of the first sample in a file, or the append time of its first row if it holds no sample; `None` if it has no
+/// row.
+fn begin_of(archive: &Archive, file: &ArchiveFile) -> Result<Option<EventTime>, LakeError> {
+    let listing = ArchiveListing { files: vec![file.clone()], ..ArchiveListing::default() };
+    let mut sample = GpuTelemetry::default();
+    let mut stamp = None;
+    for row in archive.stored(&listing, file.name.topic, file.name.partition) {
+        let row = row?;
+        if row.telemetry(&mut sample) {
+            return Ok(Some(sample.time));
+        }
+        stamp = stamp.or(Some(row.stamp()));
+    }
+    Ok(stamp)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use axum::body::Bytes;
     use eadt_bus::RecordHeaders;
+    use eadt_lake::{ArchiveRow, ArchiveWriter, RollLimits};
+    use eadt_schemas::EventType;
+    use eadt_schemas::envelope::Envelope;
 
     use super::*;
     use crate::model::{RetentionLimits, SourceFacts, SourceKind};
@@ -463,6 +521,61 @@ mod tests {
         let stamp = EventTime::from_micros(1_767_225_600_000_000);
         let text = outage_problem(Some(OUTAGE), Some(stamp)).unwrap();
         assert_eq!(text, "no broker answers; the newest record is of 2026-01-01 00:00:00 UTC");
+    }
+
+    /// Returns an archive with so many files of samples, each of ten minutes and one GPU. All have the stamp of a replay.
+    fn archive_of_samples(folder: &std::path::Path, files: i64, day: EventTime) -> Archive {
+        let archive = Archive::folder(folder).unwrap();
+        let mut writer = ArchiveWriter::new(archive.clone(), RollLimits::default());
+        for minute in 0..10 * files {
+            let device = format!("GPU-{}", minute / 10);
+            let time = day.plus_seconds(60.0 * minute as f64);
+            let sample = GpuTelemetry { time, device, collector: "nvml/a".to_owned(), ..GpuTelemetry::default() };
+            let envelope = Envelope {
+                id: format!("sample-{minute}"),
+                source: "/collector/a".to_owned(),
+                kind: EventType::GpuTelemetry,
+                time,
+                subject: sample.device.clone(),
+            };
+            let row = ArchiveRow {
+                topic: Topic::GpuTelemetry,
+                partition: 0,
+                offset: minute,
+                stamp: day,
+                key: None,
+                value: Some(serde_json::to_vec(&sample).unwrap().into()),
+                headers: envelope.headers().map(|(name, text)| (Arc::from(name), Bytes::from(text))).into(),
+            };
+            writer.push(&row, day).unwrap();
+            if minute % 10 == 9 {
+                writer.roll_all().unwrap();
+            }
+        }
+        archive
+    }
+
+    #[test]
+    fn the_newest_samples_of_an_archive_are_those_before_the_moment_that_is_shown() {
+        let (folder, day) = (tempfile::tempdir().unwrap(), EventTime::from_micros(1_767_225_600_000_000));
+        let archive = archive_of_samples(folder.path(), 5, day);
+        let listing = archive.files().unwrap();
+        let at = |minute: i64| day.plus_seconds(60.0 * minute as f64);
+        let first_offsets = |moment: Option<i64>, least_bytes: u64| -> Vec<i64> {
+            let newest = newest_samples(&archive, &listing, moment.map(at), least_bytes).unwrap();
+            newest.files.iter().map(|file| file.name.first).collect()
+        };
+        assert_eq!((first_offsets(None, 1), first_offsets(None, u64::MAX)), (vec![40], vec![0, 10, 20, 30, 40]));
+        // The file that the moment lies in, and as many bytes before it.
+        let moments = [-1, 0, 9, 10, 35, 49].map(|minute| first_offsets(Some(minute), 1));
+        assert_eq!(moments, [vec![], vec![0], vec![0], vec![0, 10], vec![20, 30], vec![30, 40]]);
+        assert_eq!(first_offsets(Some(35), u64::MAX), [0, 10, 20, 30]);
+        let source =
+            SourceFacts { kind: SourceKind::Archive, place: "a test".to_owned(), window_seconds: None, version: "0".to_owned() };
+        let mut model = DashboardModel::new(source, RetentionLimits::default()).as_of(at(15));
+        load_archive(&archive, &mut model).unwrap();
+        let samples = model.overview().stages.into_iter().find_map(|stage| stage.newest_ms);
+        assert_eq!(samples, Some(at(15).millis()));
     }
 
     #[test]

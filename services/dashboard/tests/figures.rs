@@ -885,6 +885,85 @@ fn gpus_without_work_count_whatever_order_their_windows_come_in() {
     assert_eq!((model.overview().idle_power_watts, model.overview().idle_devices), (Some(70.0), 1));
 }
 
+/// Returns a window of a GPU without work.
+fn idle_window(device: &str, minute: i64, watts: f64) -> EfficiencyWindow {
+    EfficiencyWindow {
+        id: format!("gpus//{device}/tumbling/{}", at(minute)),
+        samples: None,
+        ..window("gpus", minute, 60.0 * watts, &Layout::default())
+    }
+}
+
+/// Returns the joules below the whole chart of power.
+fn charted_joules(model: &DashboardModel) -> f64 {
+    let power = model.power_history(None, None).unwrap();
+    let seconds: Vec<f64> = power.edges_ms.windows(2).map(|edges| (edges[1] - edges[0]) as f64 / 1e3).collect();
+    let layers = power.layers.iter().flat_map(|layer| layer.power_watts.iter().zip(&seconds));
+    layers.map(|(watts, seconds)| f64::from(watts.unwrap_or(0.0)) * seconds).sum()
+}
+
+#[test]
+fn the_chart_of_power_has_all_energy_in_whatever_order_gpus_without_work_are_read() {
+    // One job after the other ends and leaves its GPU without work, up to minute 60.
+    let gpus: Vec<Vec<EfficiencyWindow>> = (0..4)
+        .map(|number| {
+            let device = format!("GPU-{number}");
+            (10 + 12 * number..60).map(|minute| idle_window(&device, minute, 40.0 + number as f64)).collect()
+        })
+        .collect();
+    let read = |order: [usize; 4]| {
+        let source = SourceFacts { kind: SourceKind::Archive, ..facts() };
+        let mut model = DashboardModel::new(source, RetentionLimits::default());
+        for number in 0..4 {
+            let job = format!("team/{number}");
+            (0..10 + 12 * number).for_each(|minute| model.window(&window(&job, minute, 18_000.0, &Layout::default())));
+        }
+        // A log may repeat some of it.
+        let windows = order.into_iter().flat_map(|number| gpus[number].iter().chain(&gpus[number][..3]));
+        windows.for_each(|window| model.window(window));
+        while model.refresh(8) {}
+        model.set_caught_up();
+        model
+    };
+    let first = read([0, 1, 2, 3]);
+    let energy = first.overview().totals.energy_joules.unwrap();
+    assert!((charted_joules(&first) - energy).abs() < 1e-4 * energy, "{energy} {}", charted_joules(&first));
+    let wanted = first.power_history(None, None).unwrap();
+    let idle = &wanted.layers.last().unwrap().power_watts;
+    let known: Vec<Option<f32>> = [9, 10, 22, 34, 59].map(|minute| idle[minute]).into();
+    assert_eq!(known, [None, Some(40.0), Some(81.0), Some(123.0), Some(166.0)]);
+    for order in [[3, 2, 1, 0], [1, 3, 0, 2], [2, 0, 3, 1], [3, 0, 2, 1]] {
+        let model = read(order);
+        assert_eq!(model.power_history(None, None).unwrap(), wanted, "{order:?}");
+        assert_eq!(model.overview().totals.energy_joules, Some(energy), "{order:?}");
+    }
+}
+
+#[test]
+fn a_record_begins_with_its_first_window_of_a_workload_or_of_a_gpu_without_one() {
+    for has_job in [false, true] {
+        let source = SourceFacts { kind: SourceKind::Archive, window_seconds: None, ..facts() };
+        let mut model = DashboardModel::new(source, RetentionLimits::default());
+        if has_job {
+            (60..90).for_each(|minute| model.window(&window("team/late", minute, 18_000.0, &Layout::default())));
+        }
+        for minute in 0..120 {
+            let idle = EfficiencyWindow { origin: Origin::Measured, ..idle_window("GPU-A", minute, 50.0) };
+            model.window(&idle);
+        }
+        while model.refresh(8) {}
+        model.set_caught_up();
+        let (overview, power) = (model.overview(), model.power_history(None, None).unwrap());
+        assert_eq!((overview.first_ms, overview.source.window_seconds), (Some(at(0).millis()), Some(60.0)));
+        assert_eq!((power.edges_ms.first(), power.edges_ms.last()), (Some(&at(0).millis()), Some(&at(120).millis())));
+        let energy = overview.totals.energy_joules.unwrap();
+        assert_eq!(energy, 120.0 * 3_000.0 + if has_job { 30.0 * 18_000.0 } else { 0.0 });
+        assert!((charted_joules(&model) - energy).abs() < 1e-4 * energy, "{energy} {power:?}");
+        let origin = if has_job { (None, true) } else { (Some(Origin::Measured), false) };
+        assert_eq!((overview.origin, overview.mixed_origins), origin, "of the job simulated");
+    }
+}
+
 #[test]
 fn a_gpu_counts_once_for_all_jobs_that_have_ended_on_it() {
     let ended = |workload: &str, shared: &[&str], tenants, gpus| EfficiencyWindow {
@@ -1087,6 +1166,8 @@ fn a_record_that_has_ended_is_distinguished_from_one_that_goes_on() {
         assert_eq!(overview.power_watts, Some(480.0), "that of the newest windows");
         let status = "The record of 1 workload ended at 2026-01-01 00:20:00 UTC";
         assert_eq!(overview.status == status, has_ended, "{}", overview.status);
+        let cut = "Only what was archived until 2026-01-01 00:20:00 UTC is shown: the log beside it cannot be opened";
+        assert_eq!(overview.status.contains(cut), goes_on, "{}", overview.status);
     }
     let mut empty = DashboardModel::new(SourceFacts { kind: SourceKind::Archive, ..facts() }, RetentionLimits::default());
     empty.set_caught_up();

@@ -54,8 +54,8 @@ impl RunComparison<'_> {
         let RunTotals { energy_joules, energy_workloads, same_work_joules, same_work_workloads, cost, co2_grams } = self.totals();
         let is_shown = self.has_different_samples() && same_work_joules.change_ratio.is_some();
         let same_work = is_shown.then(|| match same_work_workloads {
-            all if all == self.pairs.len() => "the samples of this run took".to_owned(),
-            part => format!("the samples of {part} of them took"),
+            all if all == self.pairs.len() => "at the J/sample of each run, the samples of this one take".to_owned(),
+            part => format!("at the J/sample of each run, the samples of {part} of them take"),
         });
         let same_work = same_work.and_then(|name| pair_text(same_work_joules, &name, units::format_joules));
         let currency = self.pairs.iter().find_map(|pair| pair.this.currency.as_deref()).unwrap_or_default();

@@ -115,7 +115,8 @@ impl InvalidQuery {
     /// Returns the error that more windows are on record than are kept.
     pub fn too_long(name: &str) -> Self {
         Self(format!(
-            "the record of {name:?} is too long to be compared here: `eadt report --compare` does it, or set dashboard.windows higher"
+            "the record of {name:?} is too long to be compared here: set dashboard.windows higher; `eadt report --compare` \
+             compares whole runs"
         ))
     }
 }

@@ -245,9 +245,14 @@ struct IdleDevices {
 }
 
 impl IdleDevices {
-    fn take(&mut self, window: &EfficiencyWindow) {
-        let is_first = self.newest.add(window);
-        self.trace.add_device(window, PowerSpan::observed(window), is_first);
+    /// Takes a window; returns false for one that is not newer than the newest one of its GPU, which changes nothing.
+    fn take(&mut self, window: &EfficiencyWindow) -> bool {
+        if self.newest.is_repeated(window) {
+            return false;
+        }
+        self.newest.add(window);
+        self.trace.add_device(window, PowerSpan::observed(window));
+        true
     }
 }
 
@@ -305,6 +310,11 @@ impl DashboardModel {
     /// Returns whether the record shown has ended, so that nothing in it runs any more.
     fn has_ended(&self) -> bool {
         self.source.kind == SourceKind::Archive && self.until.is_none() && self.caught_up && !self.goes_on
+    }
+
+    /// Returns the earlier moment that is shown; `None` if the newest one is.
+    pub(crate) fn shown_moment(&self) -> Option<EventTime> {
+        self.until
     }
 
     /// Returns the moment that figures of the present are of.
@@ -450,33 +460,38 @@ impl DashboardModel {
         }
         self.observed_end = self.observed_end.max(Some(WindowTimes::from(event).observed_end()));
         if event.workload == GPUS_WITHOUT_WORKLOAD {
-            self.now = self.now.max(Some(event.window_end));
-            if !self.idle.newest.is_repeated(event) {
+            self.take_times(event);
+            if self.idle.take(event) {
                 self.reporter.add_window(event);
             }
-            self.idle.take(event);
             return;
         }
         let Some(name) = self.admit(&event.workload) else { return };
         let state = self.workloads.get_mut(&name).expect("admitted");
         let is_new = event.kind == WindowKind::Tumbling && state.window(event);
+        let is_exact = state.is_exact();
         // Sums take each window once.
-        if state.is_exact() || is_new {
+        if is_exact || is_new {
             self.reporter.add_window(event);
         }
         if event.kind == WindowKind::Tumbling {
-            if self.now.is_none_or(|now| event.window_end >= now) {
-                self.times.window_seconds = Some(event.window_end.seconds_since(event.window_start));
-            }
-            self.now = self.now.max(Some(event.window_end));
-            self.first = Some(self.first.map_or(event.window_start, |first| first.min(event.window_start)));
+            self.take_times(event);
             if is_new {
                 self.counts.windows += 1;
-                self.held_windows += usize::from(state.is_exact());
+                self.held_windows += usize::from(is_exact);
             }
         }
         self.mark_stale(&name);
         self.keep_to_windows();
+    }
+
+    /// Takes the times of a window, of a workload or of a GPU without one.
+    fn take_times(&mut self, window: &EfficiencyWindow) {
+        if self.now.is_none_or(|now| window.window_end >= now) {
+            self.times.window_seconds = Some(window.window_end.seconds_since(window.window_start));
+        }
+        self.now = self.now.max(Some(window.window_end));
+        self.first = Some(self.first.map_or(window.window_start, |first| first.min(window.window_start)));
     }
 
     pub fn decision(&mut self, event: &Decision) {

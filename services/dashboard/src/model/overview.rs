@@ -39,7 +39,7 @@ pub struct FleetOverview {
     pub waiting_for: Option<String>,
     /// Everything that was there at the start is taken in.
     pub caught_up: bool,
-    /// Origin of all figures, if they agree.
+    /// Origin of all figures, those of GPUs without a workload included, if they agree.
     pub origin: Option<Origin>,
     pub mixed_origins: bool,
     pub workloads: usize,
@@ -185,6 +185,11 @@ pub struct DecisionMark {
     pub kind: NoticeKind,
 }
 
+/// Returns a time as it is in sentences: `2026-01-01 00:20:00 UTC`.
+fn time_text(time: EventTime) -> String {
+    format!("{} UTC", time.to_string()[..19].replace('T', " "))
+}
+
 /// Workloads by how they are.
 #[derive(Debug, Default)]
 struct StatusCounts([usize; WorkloadStatus::ALL.len()]);
@@ -212,12 +217,12 @@ impl DashboardModel {
         let statuses = self.status_counts();
         let running = statuses.running();
         let needing_attention = statuses.needing_attention();
-        let mut origins = states().filter_map(WorkloadState::origin);
+        let idle = self.idle_report();
+        let mut origins = states().filter_map(WorkloadState::origin).chain(idle.as_ref().map(|idle| idle.origin));
         let origin = origins.next();
         let mixed_origins = origins.any(|other| Some(other) != origin);
         let (power_watts, power_known) = self.power();
         let figures = || states().filter_map(|state| state.figures.as_deref());
-        let idle = self.idle_report();
         let (idle_power_watts, idle_devices) = self.idle_power();
         FleetOverview {
             source: SourceFacts { window_seconds: self.window_seconds(), ..self.source.clone() },
@@ -225,7 +230,7 @@ impl DashboardModel {
             now_ms: self.now.map(EventTime::millis),
             first_ms: self.first.map(EventTime::millis),
             replay: self.replay.clone(),
-            status: [Some(self.status(&statuses)), self.incomplete.clone()].into_iter().flatten().collect::<Vec<_>>().join(". "),
+            status: self.sentences(&statuses),
             waiting_for: self.waiting_for(),
             caught_up: self.caught_up,
             origin: origin.filter(|_| !mixed_origins),
@@ -297,6 +302,24 @@ impl DashboardModel {
         counts
     }
 
+    /// Returns the status of the fleet, and what the record lacks.
+    fn sentences(&self, statuses: &StatusCounts) -> String {
+        let all = [Some(self.status(statuses)), self.unread_log_status(), self.incomplete.clone()];
+        all.into_iter().flatten().collect::<Vec<_>>().join(". ")
+    }
+
+    /// Returns the sentence on a log beside the archive that could not be read; `None` if there is none.
+    fn unread_log_status(&self) -> Option<String> {
+        let end = self.now.map(|end| format!(" until {}", time_text(end)));
+        self.goes_on.then(|| {
+            format!(
+                "Only what was archived{} is shown: the log beside it cannot be opened; if another process has it, its own page shows the \
+                 rest",
+                end.unwrap_or_default()
+            )
+        })
+    }
+
     fn status(&self, statuses: &StatusCounts) -> String {
         let of = |status| statuses.of(status);
         let count = self.workloads.len();
@@ -345,7 +368,7 @@ impl DashboardModel {
         match self.now {
             _ if self.workloads.is_empty() => "The record holds no workload".to_owned(),
             None => format!("The record of {workloads} holds no window"),
-            Some(end) => format!("The record of {workloads} ended at {} UTC", end.to_string()[..19].replace('T', " ")),
+            Some(end) => format!("The record of {workloads} ended at {}", time_text(end)),
         }
     }
 
@@ -368,7 +391,8 @@ impl DashboardModel {
     /// Returns the power of the fleet in this range; without ends, over the whole record.
     pub fn power_history(&self, from: Option<EventTime>, to: Option<EventTime>) -> Option<PowerHistory> {
         let settled = self.settled()?;
-        let first = self.workloads.values().filter_map(|state| state.trace.begin()).min()?;
+        let traces = self.workloads.values().map(|state| &state.trace).chain(self.idle_traces());
+        let first = traces.filter_map(WorkloadTimeline::begin).min()?;
         let (from, to) = (from.unwrap_or(first).max(first), to.unwrap_or(settled).min(settled));
         if to <= from {
             return None;
@@ -419,12 +443,17 @@ impl DashboardModel {
         if is_little && count > 1 { namespaces.into_layers() } else { workloads.into_layers() }
     }
 
+    /// Returns the traces of GPUs without work: of those without a workload, and of those whose job has ended.
+    fn idle_traces(&self) -> impl Iterator<Item = &WorkloadTimeline> {
+        let finished = self.workloads.values().map(|state| &state.idle_trace);
+        std::iter::once(&self.idle.trace).chain(finished).filter(|trace| !trace.is_empty())
+    }
+
     /// Returns the layer of GPUs without work; `None` if nothing is known of any.
     fn idle_layer(&self, grid: &TimeGrid) -> Option<PowerLayer> {
         let mut idle = RemainderLayer::of(grid);
         let (mut sums, mut power_watts) = (Vec::new(), Vec::new());
-        let finished = self.workloads.values().map(|state| &state.idle_trace).filter(|trace| !trace.is_empty());
-        for trace in std::iter::once(&self.idle.trace).chain(finished) {
+        for trace in self.idle_traces() {
             grid.mean(trace, &mut sums, &mut power_watts);
             idle.add(&power_watts);
         }
@@ -547,9 +576,7 @@ impl TimeGrid {
         mean.clear();
         mean.extend((0..).zip(sums.iter()).map(|(index, sum)| {
             let seconds = (self.edge(index + 1) - self.edge(index)) as f64 / 1e6 - sum.unknown_seconds;
-            // Of several devices together, the first one may have no time yet.
-            let is_known = sum.known_seconds > 0.0 || sum.joules > 0.0;
-            is_known.then(|| (sum.joules / seconds.max(sum.known_seconds)) as f32)
+            (sum.known_seconds > 0.0).then(|| (sum.joules / seconds.max(sum.known_seconds)) as f32)
         }));
     }
 }

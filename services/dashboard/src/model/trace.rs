@@ -57,7 +57,7 @@ impl PowerSpan {
 struct TraceInterval {
     /// Energy of the time with known power, in joules.
     watt_seconds: f32,
-    /// That time; of several devices at once it counts once.
+    /// That time; of several devices, the sum of the times of each.
     seconds: f32,
     /// Time within the workload's life of which no power is known.
     unknown_seconds: f32,
@@ -117,10 +117,10 @@ pub struct TraceEnergy {
 }
 
 impl WorkloadTimeline {
-    /// Adds a window with the power of its run; one that begins before the trace is left out. If it `follows_end`, the job was
-    /// started again: between its runs it took no power. Otherwise its power in a silence before this window is unknown.
+    /// Adds a window with the power of its run. If it `follows_end`, the job was started again: between its runs it took no power.
+    /// Otherwise its power in a silence before this window is unknown.
     pub fn add(&mut self, window: &EfficiencyWindow, power: PowerSpan, follows_end: bool) {
-        let Some(interval) = self.interval_of(window) else { return };
+        let interval = self.interval_of(window);
         interval.restarted |= window.has_restart();
         if let (Some(joules), Some(samples), false) = (window.energy_per_sample(), window.samples, window.restarted) {
             interval.joules += (joules * samples) as f32;
@@ -129,17 +129,18 @@ impl WorkloadTimeline {
         if let Some((_, end)) = self.life.filter(|_| !follows_end) {
             self.spread(end, power.from.micros(), |interval, seconds| interval.unknown_seconds += seconds);
         }
-        self.add_power(power, true);
+        self.add_power(power);
     }
 
-    /// Adds the power of a device without work. The time of several counts once: with the window that `is_first` to begin then.
-    pub fn add_device(&mut self, window: &EfficiencyWindow, power: PowerSpan, is_first: bool) {
-        if power.joules.is_some() && power.from < power.to && self.interval_of(window).is_some() {
-            self.add_power(power, is_first);
+    /// Adds the power of a device without work. The windows of several devices come in any order.
+    pub fn add_device(&mut self, window: &EfficiencyWindow, power: PowerSpan) {
+        if power.joules.is_some() {
+            self.set_width(window);
+            self.add_power(power);
         }
     }
 
-    fn add_power(&mut self, power: PowerSpan, counts_time: bool) {
+    fn add_power(&mut self, power: PowerSpan) {
         let (from, to) = (power.from.micros(), power.to.micros());
         if to <= from {
             return;
@@ -148,7 +149,7 @@ impl WorkloadTimeline {
         self.spread(from, to, |interval, seconds| match watts {
             Some(watts) => {
                 interval.watt_seconds += (watts * f64::from(seconds)) as f32;
-                interval.seconds += if counts_time { seconds } else { 0.0 };
+                interval.seconds += seconds;
             }
             None => interval.unknown_seconds += seconds,
         });
@@ -157,12 +158,12 @@ impl WorkloadTimeline {
 
     /// Adds to each interval in this time, with the seconds of it that are in the interval.
     fn spread(&mut self, from: i64, to: i64, add: impl Fn(&mut TraceInterval, f32)) {
-        if to <= from.max(self.first * self.width) {
+        if to <= from {
             return;
         }
-        self.reach(to - 1);
+        self.extend_to(from, to);
         let (width, first) = (self.width, self.first);
-        let skipped = (from.max(first * width).div_euclid(width) - first) as usize;
+        let skipped = (from.div_euclid(width) - first) as usize;
         for (index, interval) in self.intervals.iter_mut().enumerate().skip(skipped) {
             let start = (first + index as i64) * width;
             let micros = to.min(start + width) - from.max(start);
@@ -173,30 +174,39 @@ impl WorkloadTimeline {
         }
     }
 
-    /// Returns the interval in which a window begins; `None` if it lies before the trace.
-    fn interval_of(&mut self, window: &EfficiencyWindow) -> Option<&mut TraceInterval> {
-        let start = window.window_start.micros();
+    /// Sets the length of the intervals to that of the first window.
+    fn set_width(&mut self, window: &EfficiencyWindow) {
         if self.width == 0 {
-            self.width = window.window_end.micros().saturating_sub(start).max(1_000_000);
-            self.first = start.div_euclid(self.width);
+            let length = window.window_end.micros().saturating_sub(window.window_start.micros());
+            self.width = length.max(1_000_000);
         }
-        if start.div_euclid(self.width) < self.first {
-            return None;
-        }
-        let index = self.reach(start);
-        self.intervals.get_mut(index)
     }
 
-    /// Makes intervals up to that of a time which does not lie before the trace; returns its place.
-    fn reach(&mut self, micros: i64) -> usize {
-        while micros.div_euclid(self.width) - self.first >= POINTS as i64 {
+    /// Returns the interval in which a window begins.
+    fn interval_of(&mut self, window: &EfficiencyWindow) -> &mut TraceInterval {
+        self.set_width(window);
+        let start = window.window_start.micros();
+        self.extend_to(start, start + 1);
+        &mut self.intervals[(start.div_euclid(self.width) - self.first) as usize]
+    }
+
+    /// Makes all intervals of a time that lack, before those that are there or after them.
+    fn extend_to(&mut self, from: i64, to: i64) {
+        loop {
+            let (begin, end) = (from.div_euclid(self.width), (to - 1).div_euclid(self.width) + 1);
+            if self.intervals.is_empty() {
+                self.first = begin;
+            }
+            let first = begin.min(self.first);
+            let end = end.max(self.first + self.intervals.len() as i64);
+            if end - first <= POINTS as i64 {
+                (first..self.first).for_each(|_| self.intervals.push_front(TraceInterval::default()));
+                self.first = first;
+                self.intervals.resize((end - first) as usize, TraceInterval::default());
+                return;
+            }
             self.halve();
         }
-        let index = (micros.div_euclid(self.width) - self.first) as usize;
-        if self.intervals.len() <= index {
-            self.intervals.resize(index + 1, TraceInterval::default());
-        }
-        index
     }
 
     fn halve(&mut self) {
@@ -231,7 +241,8 @@ impl WorkloadTimeline {
                 from,
                 to,
                 joules: f64::from(interval.watt_seconds),
-                known_seconds: f64::from(interval.seconds),
+                // Several devices at once count once.
+                known_seconds: f64::from(interval.seconds).min((to - from) as f64 / 1e6),
                 unknown_seconds: f64::from(interval.unknown_seconds),
             })
         })
@@ -342,14 +353,34 @@ mod tests {
     }
 
     #[test]
-    fn the_power_of_devices_in_the_same_time_adds_up() {
-        let mut trace = WorkloadTimeline::default();
-        for (minute, watts, is_first) in [(0, 60.0, true), (0, 70.0, false), (1, 60.0, true)] {
-            let window = window(minute, watts, false);
-            trace.add_device(&window, PowerSpan::observed(&window), is_first);
+    fn the_power_of_devices_adds_up_in_whatever_order_their_windows_come() {
+        // Each device is without work from another minute on, the last one for so long that the trace is halved.
+        let devices: [Vec<EfficiencyWindow>; 3] = [(2, 5, 60.0), (40, 50, 70.0), (4, 500, 80.0)]
+            .map(|(from, to, watts)| (from..to).map(|minute| window(minute, watts, false)).collect());
+        let trace_of = |order: [usize; 3]| {
+            let mut trace = WorkloadTimeline::default();
+            for window in order.into_iter().flat_map(|device| &devices[device]) {
+                trace.add_device(window, PowerSpan::observed(window));
+            }
+            trace
+        };
+        let energies = |trace: &WorkloadTimeline| -> Vec<(i64, i64, i64, i64)> {
+            let energies = trace.energies();
+            energies.map(|part| (part.from, part.to, part.joules.round() as i64, part.known_seconds.round() as i64)).collect()
+        };
+        let wanted = energies(&trace_of([0, 1, 2]));
+        for order in [[0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+            let trace = trace_of(order);
+            assert!(trace.intervals.len() <= POINTS, "{}", trace.intervals.len());
+            assert_eq!(
+                (energies(&trace), trace.begin()),
+                (wanted.clone(), Some(EventTime::from_micros(120_000_000))),
+                "{order:?}"
+            );
         }
-        let watts: Vec<Option<f32>> = trace.points().map(|point| point.power_watts).collect();
-        assert_eq!(watts, [Some(130.0), Some(60.0)]);
+        let joules: i64 = wanted.iter().map(|(_, _, joules, _)| joules).sum();
+        assert_eq!(joules, 60 * (3 * 60 + 10 * 70 + 496 * 80));
+        assert!(wanted.iter().all(|(from, to, _, known)| 1_000_000 * known == to - from), "time counts once: {wanted:?}");
     }
 
     #[test]
@@ -363,7 +394,5 @@ mod tests {
         assert_eq!((points[1].power_watts, points[1].joules_per_sample, points[1].restarted), (Some(100.0), None, true));
         assert_eq!((points[3].power_watts, points[3].joules_per_sample), (None, None));
         assert_eq!(trace.sparkline(9), [10.0, 10.0]);
-        add(&mut trace, &window(-3, 100.0, false));
-        assert_eq!(trace.points().count(), 6, "a window from before the record changes nothing");
     }
 }

@@ -177,11 +177,11 @@ impl WorkloadState {
         self.run.add(window);
         let power = PowerSpan::observed(window);
         if self.run.has_ended() {
-            self.idle_trace.add_device(window, power, true);
+            self.idle_trace.add_device(window, power);
         } else if had_begun && outside_run_seconds(window) > 0.0 {
             let (run, rest) = power.split(window, was_over);
             self.trace.add(window, run, was_over);
-            self.idle_trace.add_device(window, rest, true);
+            self.idle_trace.add_device(window, rest);
         } else {
             self.trace.add(window, power, was_over);
         }

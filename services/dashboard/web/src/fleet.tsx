@@ -107,6 +107,8 @@ function Figures({ overview, sharing }: { overview: Overview; sharing: SharingPa
   const { power_known: known, running } = overview;
   // Nothing runs in a record that has ended: its last windows have a power.
   const ended = overview.source.kind === "archive" && running === 0;
+  // Of an earlier moment, or up to what is archived.
+  const label = ended ? "Power at the end" : overview.source.kind === "archive" ? "Power then" : "Power now";
   const more = (energy: number | null, text: string) => (energy === null ? "" : `${joules(energy)} ${text}`);
   const used = [
     totals.energy_joules === null ? "not known of any workload" : kwh(totals.energy_joules),
@@ -122,7 +124,7 @@ function Figures({ overview, sharing }: { overview: Overview; sharing: SharingPa
   return (
     <dl class="stats">
       <Stat
-        label={ended ? "Power at the end" : "Power now"}
+        label={label}
         value={watts(overview.power_watts)}
         note={ended ? `of ${counted(known, "workload")}` : known === running ? `${count(known)} running` : `known of ${count(known)} of ${count(running)} running`}
       />

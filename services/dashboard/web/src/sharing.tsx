@@ -97,7 +97,7 @@ function headingText(node: string | undefined, index: string | undefined, groupe
 
 /** Why there is no GPU: windows that close without any show that no collector reads one. */
 function NoSamples({ live: { overview } }: { live: Live }) {
-  if (addressMoment() !== null) return <p class="empty">Of an archive the page keeps the newest samples of GPUs only, and none of them is as old as this moment.</p>;
+  if (addressMoment() !== null) return <p class="empty">No sample of a GPU that the page reads is as old as this moment.</p>;
   const isLive = overview?.source.kind === "live";
   if (isLive && overview.now_ms === null) return <Waiting text="No sample of a GPU is there yet: each collector sends one every few seconds" />;
   return (

@@ -58,7 +58,7 @@ export function Workload({ name, route, live }: { name: string; route: Route; li
         )}
       </header>
       <Problem error={error} />
-      {detail && <Figures detail={detail} />}
+      {detail && <Figures detail={detail} isLive={live.overview?.source.kind !== "archive"} />}
       {detail?.why_no_energy && (
         <section class="panel" aria-labelledby="no-energy-heading">
           <h2 id="no-energy-heading">Why its energy is not known</h2>
@@ -96,7 +96,7 @@ function useRange(route: Route, newest: number | null): Range {
   return { hours, from, to };
 }
 
-function Figures({ detail }: { detail: WorkloadDetail }) {
+function Figures({ detail, isLive }: { detail: WorkloadDetail; isLive: boolean }) {
   const { row, report } = detail;
   if (row.window_end_ms === null) return null;
   const ended = row.state === "ended";
@@ -125,10 +125,10 @@ function Figures({ detail }: { detail: WorkloadDetail }) {
       <Stat
         label="Throughput kept"
         value={percent(row.throughput_kept_ratio)}
-        note={row.samples_per_second === null ? undefined : `${digits(row.samples_per_second)} samples/s ${ended ? "at the end" : "now"}`}
+        note={row.samples_per_second === null ? undefined : `${digits(row.samples_per_second)} samples/s ${ended ? "at the end" : isLive ? "now" : "then"}`}
       />
       <Stat
-        label={silent ? "Power" : ended ? "Power at the end" : "Power now"}
+        label={silent ? "Power" : ended ? "Power at the end" : isLive ? "Power now" : "Power then"}
         value={silent ? watts(report?.mean_power_watts) : watts(row.power_watts)}
         note={silent ? `mean of the run${ended ? "" : "; no report lately"}` : `${row.gpus === null ? `by a ${report?.meter ?? "?"} meter` : row.gpus === 0 ? "no GPU reported" : counted(row.gpus, "GPU")}${detail.max_temperature_celsius === null ? "" : `, up to ${digits(detail.max_temperature_celsius, 2)} °C`}`}
       />

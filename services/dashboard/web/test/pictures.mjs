@@ -4,7 +4,7 @@
 import { spawn } from "node:child_process";
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join, resolve } from "node:path";
+import { basename, dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { chromium } from "playwright-core";
 import { compact } from "./png.mjs";
@@ -143,7 +143,8 @@ async function answer(url) {
 
 /** Serves a folder; returns when all of it has been read and replayed. */
 async function serveWhole(folder) {
-  const server = await serve(["dashboard", folder]);
+  // The page shows the name of the folder as it is given.
+  const server = await serve(["dashboard", basename(folder)], { cwd: dirname(folder) });
   const begun = performance.now();
   const isWhole = ({ caught_up, replay }) => caught_up && replay !== null && replay.verdict !== "running";
   while (!isWhole(await answer(`${server.url}api/v1/overview`))) {
@@ -358,7 +359,8 @@ function difference(before, after) {
 async function main(check) {
   const executable = process.env.EADT_TEST_BROWSER;
   if (!executable) throw new Error("EADT_TEST_BROWSER names no Chromium: run this by `cargo xtask pictures`");
-  const data = mkdtempSync(join(tmpdir(), "eadt-pictures-run-"));
+  const folder = mkdtempSync(join(tmpdir(), "eadt-pictures-run-"));
+  const data = join(folder, "eadt-data");
   const browser = await chromium.launch({ executablePath: executable, args: ["--no-sandbox"] });
   try {
     await output("--data-dir", data, ...RUN);
@@ -380,7 +382,7 @@ async function main(check) {
   } finally {
     await browser.close();
     killAll();
-    rmSync(data, { recursive: true, force: true });
+    rmSync(folder, { recursive: true, force: true });
   }
 }
 

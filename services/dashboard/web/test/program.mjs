@@ -1,10 +1,11 @@
 // Starts the program that is tested, and ends it.
 import { execFile, spawn } from "node:child_process";
 import { createServer } from "node:net";
+import { resolve } from "node:path";
 import { promisify } from "node:util";
 
-const program = process.env.EADT_TEST_PROGRAM;
-if (!program) throw new Error("EADT_TEST_PROGRAM names no program: run this by `cargo xtask test`");
+if (!process.env.EADT_TEST_PROGRAM) throw new Error("EADT_TEST_PROGRAM names no program: run this by `cargo xtask test`");
+const program = resolve(process.env.EADT_TEST_PROGRAM);
 
 const environment = Object.fromEntries(Object.entries(process.env).filter(([name]) => !/^(EADT_|KAFKA_)/.test(name)));
 
@@ -16,9 +17,10 @@ export async function output(...words) {
 
 const running = new Set();
 
-/** Starts a command that serves the page; returns when it prints its address. Fails if another process has its port by now. */
-export async function serve(words, { port = 0 } = {}) {
+/** Starts a command that serves the page, in the folder `cwd`; returns when it prints its address. Fails if another process has its port by now. */
+export async function serve(words, { port = 0, cwd } = {}) {
   const child = spawn(program, words, {
+    cwd,
     env: { ...environment, EADT_DASHBOARD__ADDRESS: `127.0.0.1:${port}`, EADT_HTTP__ADDRESS: "127.0.0.1:0" },
     stdio: ["ignore", "pipe", "pipe"],
   });
