@@ -139,7 +139,8 @@ fn points(report: &ExportMetricsServiceRequest) -> BTreeMap<(String, String), f6
             Some(Data::Gauge(gauge)) => &gauge.data_points,
             other => panic!("{other:?}"),
         };
-        for point in points {
+        // Counts of what has no series are of the exporter.
+        for point in points.iter().filter(|point| !point.attributes.is_empty()) {
             let text = |wanted: &str| {
                 let pair = point.attributes.iter().find(|pair| pair.key == wanted)?;
                 match pair.value.as_ref()?.value.as_ref()? {

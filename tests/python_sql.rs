@@ -106,6 +106,8 @@ fn documented_queries_and_the_notebook_agree_with_the_report_of_an_archive() {
     let by_window = json(eadt(place.path(), &["report", &archive, "--json", "--by", "window"]));
     let rows = by_window["workloads"].as_array().unwrap().iter().flat_map(|workload| workload["by_window"].as_array().unwrap());
     assert_eq!(found["restarted"], rows.filter(|row| row["restarted"] == true).count(), "restarts as the report has them");
+    let idle = &found["idle"];
+    assert_eq!((&idle["watts"], &idle["goes_back"]), (&serde_json::json!([140.0]), &Value::Bool(false)), "idle GPUs add up");
     // A record without a saving has a picture without a bar.
     let mut unchanged = report.clone();
     for workload in unchanged["workloads"].as_array_mut().unwrap() {

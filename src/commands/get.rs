@@ -93,9 +93,6 @@ pub fn run(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> a
         add_names_of_record(&args.source, settings, shutdown, &mut known)?;
         known.retain(is_listed);
     }
-    if shutdown.is_cancelled() {
-        anyhow::bail!("interrupted before the record was read to its end: nothing is listed");
-    }
     let missing: Vec<&String> = args.names.iter().filter(|name| !has_name(&known, name)).collect();
     let found = sheet.rows.len();
     let limit = args.limit.unwrap_or(usize::MAX);
@@ -111,7 +108,7 @@ pub fn run(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> a
             crate::output::note!("no {what} found{within}");
         }
     } else {
-        crate::output::print(&sheet.render(args.output, crate::output::width())?)?;
+        print(args.output, &sheet.render(args.output, crate::output::width())?)?;
     }
     if found > sheet.rows.len() {
         crate::output::note!("{} of {found} {what} shown: --limit", sheet.rows.len());
@@ -436,7 +433,12 @@ pub fn describe(args: &DescribeArgs, settings: &ProgramSettings, shutdown: &Shut
         }
         OutputFormat::Csv => figures_table(row, state)?.render(OutputFormat::Csv, None)?,
     };
-    crate::output::print(&text)
+    print(output, &text)
+}
+
+/// Prints what was rendered in this form.
+fn print(form: OutputFormat, text: &str) -> anyhow::Result<()> {
+    if form == OutputFormat::Csv { crate::output::print_csv(text) } else { crate::output::print(text) }
 }
 
 /// Returns the figures of a workload, one a row, under the names of the report. Lists have commands of their own.

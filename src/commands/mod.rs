@@ -83,6 +83,11 @@ pub fn is_absent(error: &anyhow::Error) -> bool {
 
 /// Returns a bar of the records from these positions to the present end of the log.
 pub fn meter_of_log(bus: &dyn Bus, from: &[(TopicPartition, StartOffset)]) -> Result<ProgressMeter, BusError> {
+    Ok(ProgressMeter::steps(records_of_log(bus, from)?, "records"))
+}
+
+/// Returns the number of records from these positions to the present end of the log.
+pub fn records_of_log(bus: &dyn Bus, from: &[(TopicPartition, StartOffset)]) -> Result<u64, BusError> {
     let mut records = 0;
     for (at, start) in from {
         let marks = bus.watermarks(at)?;
@@ -93,7 +98,7 @@ pub fn meter_of_log(bus: &dyn Bus, from: &[(TopicPartition, StartOffset)]) -> Re
         };
         records += u64::try_from(marks.high - first).unwrap_or(0);
     }
-    Ok(ProgressMeter::steps(records, "records"))
+    Ok(records)
 }
 
 /// Opens the archive that a command reads these topics of, as [`Archive::find`] does. Warns if it may be incomplete.

@@ -87,7 +87,7 @@ pub fn run(args: &ReportArgs, program: &ProgramSettings) -> anyhow::Result<()> {
         page.write(&report.render(RenderFormat::Html))?;
     }
     if args.csv {
-        return crate::output::print(&csv(&report, settings.by)?);
+        return crate::output::print_csv(&csv(&report, settings.by)?);
     }
     let form = match args.format {
         _ if args.json => RenderFormat::Json,
@@ -117,7 +117,7 @@ fn print_comparison(args: &ReportArgs, page: Option<AtomicFile>, comparison: &Ru
         ReportFormat::Markdown => comparison.render_markdown(),
         ReportFormat::Html => comparison.render_html(),
     };
-    crate::output::print(&text)
+    if args.csv && !args.json { crate::output::print_csv(&text) } else { crate::output::print(&text) }
 }
 
 /// Reports on a data folder, an archive or a replay's output. What could not be read is noted with each workload, since its workload

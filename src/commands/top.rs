@@ -24,6 +24,8 @@ struct LiveViewInput {
     /// Prefix of the topics' names.
     prefix: String,
     partitions: usize,
+    /// Records that it holds at the start; 0 if that is unknown.
+    records: u64,
     /// No other process can append to it meanwhile.
     is_complete: bool,
 }
@@ -33,8 +35,8 @@ impl LiveViewInput {
     fn page(args: &TopArgs, page: DashboardClient) -> anyhow::Result<Self> {
         let headline = format!("the web page at {page}");
         let log = DashboardLogReader::open(page, args.since)?;
-        let partitions = log.partitions();
-        Ok(Self { reader: Box::new(log), headline, prefix: String::new(), partitions, is_complete: false })
+        let (partitions, records) = (log.partitions(), log.left());
+        Ok(Self { reader: Box::new(log), headline, prefix: String::new(), partitions, records, is_complete: false })
     }
 
     /// Returns the log of the settings.
@@ -48,8 +50,10 @@ impl LiveViewInput {
         } else {
             format!("Kafka {} · topics {}*", settings.bus.brokers, settings.topics.prefix)
         };
+        let records = crate::commands::records_of_log(&*bus, &from)?;
         let reader = bus.reader(&from, IsolationLevel::ReadCommitted)?;
-        Ok(Self { reader, headline, prefix: settings.topics.prefix.clone(), partitions: from.len(), is_complete: embedded })
+        let (prefix, partitions) = (settings.topics.prefix.clone(), from.len());
+        Ok(Self { reader, headline, prefix, partitions, records, is_complete: embedded })
     }
 }
 
@@ -72,6 +76,7 @@ pub fn run(args: &TopArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> a
         drains: false,
         once: args.once || followed.is_complete && !viewing,
         partitions: followed.partitions,
+        records: followed.records,
         exporter: None,
     };
     follow.run(followed.reader, shutdown, shutdown)?;

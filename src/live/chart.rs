@@ -166,10 +166,19 @@ fn phase_line(columns: &[ChartColumn]) -> Line<'static> {
     Line::from(format!("{:>width$} {text}", "phase", width = SCALE - 1))
 }
 
+/// Returns whether a time of day between two times may be of several days.
+pub fn is_of_days(from: EventTime, to: EventTime) -> bool {
+    to.seconds_since(from) >= 86_400.0
+}
+
+/// Returns the month, day and minute of a time, or its time of day.
+pub fn short_time(time: EventTime, with_date: bool) -> String {
+    time.to_string()[if with_date { 5..16 } else { 11..19 }].replace('T', " ")
+}
+
 /// Returns the line with the record's start, middle and end.
 fn time_line(from: EventTime, to: EventTime, wide: usize) -> Line<'static> {
-    let days = to.seconds_since(from) >= 86_400.0;
-    let text = |time: EventTime| time.to_string()[if days { 5..16 } else { 11..19 }].replace('T', " ");
+    let text = |time: EventTime| short_time(time, is_of_days(from, to));
     let middle = text(from.plus_micros((to.micros() - from.micros()) / 2));
     let (first, last) = (text(from), text(to));
     let free = wide.saturating_sub(first.len() + middle.len() + last.len());

@@ -454,7 +454,7 @@ impl PartitionReader for DashboardLogReader {
     }
 }
 
-/// Reads the log behind a page to its present end.
+/// Reads the log behind a page to its present end. If `shutdown` is cancelled first, that is an error.
 pub fn read(
     page: &DashboardClient,
     since: Option<Duration>,
@@ -466,7 +466,10 @@ pub fn read(
     let (mut batch, mut is_over) = (Vec::new(), false);
     let mut left = log.left();
     let meter = ProgressMeter::steps(left, "records");
-    while !is_over && !shutdown.is_cancelled() {
+    while !is_over {
+        if shutdown.is_cancelled() {
+            return Err(super::source::interrupted());
+        }
         log.poll(4096, POLL, &mut batch)?;
         meter.add(left.saturating_sub(log.left()));
         left = log.left();

@@ -3,7 +3,8 @@
 //!
 //! Energy and samples are counters over the same windows, so that a query divides their rates and never figures of unlike spans.
 //! A saving is an estimate that may fall, and so a gauge beside the energy that it is of. Workloads and GPUs beyond the limits
-//! have no series and are counted.
+//! have no series of their own and are counted. The energy and savings on record of these workloads have one series together, so
+//! that sums over all series lack none.
 //!
 //! A workload has no series before its partitions were read to their end once and its saving was estimated: a scrape in between
 //! would show years of events as if they happened now. Its counters then continue those of the process before. If retention has
@@ -11,6 +12,7 @@
 
 mod changes;
 mod history;
+mod others;
 mod specs;
 #[cfg(test)]
 mod tests;
@@ -37,8 +39,13 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use self::changes::UnmatchedChanges;
 use self::history::PartitionHistories;
-pub use self::specs::{GPU_ENERGY, GPU_GAUGES, GPU_SHARE, IDLE_ENERGY, MetricSpec, OUTCOME, WORKLOAD_COUNTERS, WORKLOAD_GAUGES};
+use self::others::OtherWorkloads;
+pub use self::specs::{
+    ExporterCounts, GPU_ENERGY, GPU_GAUGES, GPU_SHARE, GPUS_CAPPED, IDLE_ENERGY, MetricSpec, OUTCOME, UNREADABLE_EVENTS,
+    WORKLOAD_COUNTERS, WORKLOAD_COUNTS, WORKLOAD_GAUGES,
+};
 use super::event_line::outcome_of;
+use super::gpus::{TenantSamples, present_tenants};
 use super::origin_word;
 use crate::settings::MetricsSettings;
 
@@ -252,8 +259,7 @@ impl EventClocks {
 /// Series of a GPU.
 #[derive(Debug, Default)]
 struct GpuSeries {
-    /// The newest of each that uses it.
-    samples: BTreeMap<Option<String>, GpuTelemetry>,
+    samples: TenantSamples,
     energy_joules: f64,
     counter: Option<CounterReading>,
 }
@@ -319,6 +325,10 @@ struct ExporterState {
     capped_workloads: BTreeSet<String>,
     /// Workloads that ended and were forgotten for others.
     forgotten_workloads: BTreeSet<String>,
+    /// What was on record of them.
+    forgotten_records: OtherWorkloads,
+    /// Workloads whose sums are kept, unless more have series.
+    held_max: usize,
     /// GPUs beyond the limit, and their newest sample.
     capped_gpus: BTreeMap<String, (Origin, EventTime)>,
     unreadable: u64,
@@ -340,7 +350,7 @@ impl Exporter {
     /// Registers its metrics: `eadt_workload_…` and `eadt_gpu_…`.
     pub fn new(metrics: &MetricsRegistry, settings: MetricsSettings) -> Self {
         let reporter = Some(Reporter::default());
-        let state = ExporterState { settings, reporter, windows_max: WINDOWS, ..ExporterState::default() };
+        let state = ExporterState { settings, reporter, windows_max: WINDOWS, held_max: HELD, ..ExporterState::default() };
         let this = Self(Arc::new(Mutex::new(state)));
         metrics.register("workload", |registry| registry.register_collector(Box::new(WorkloadMetrics(this.clone()))));
         metrics.register("gpu", |registry| registry.register_collector(Box::new(GpuMetrics(this.clone()))));
@@ -405,8 +415,10 @@ impl Exporter {
         let mut state = self.state();
         let now = Instant::now();
         state.settle(now);
-        let (workloads, gpus) = (state.workload_rows(), state.gpu_rows(now).collect());
-        read(&SeriesSnapshot { workloads, gpus, idle_gpus: state.idle_gpus() })
+        let table = state.workload_table();
+        let (counts, gpus) = (state.counts(&table), state.gpu_rows(now).collect());
+        let WorkloadTable { rows: workloads, others, .. } = table;
+        read(&SeriesSnapshot { workloads, others, gpus, idle_gpus: state.idle_gpus(), counts })
     }
 
     /// Takes the value of a record that no history is read of.
@@ -498,13 +510,16 @@ impl ExporterState {
 
     /// Returns whether there is room for the sums of one more workload; otherwise the one that ended first is forgotten.
     fn make_room(&mut self) -> bool {
-        if self.workloads.len() < self.settings.workloads_max.max(HELD) {
+        if self.workloads.len() < self.settings.workloads_max.max(self.held_max) {
             return true;
         }
-        let ended = self.workloads.iter().filter(|(_, series)| series.is_silent);
+        let ended = self.workloads.iter().filter(|(name, series)| series.is_silent && *name != GPUS_WITHOUT_WORKLOAD);
         let Some(name) = ended.min_by_key(|(_, series)| series.newest_event()).map(|(name, _)| name.clone()) else {
             return false;
         };
+        if let Some(series) = self.workloads.get(&name) {
+            self.forgotten_records.add(series);
+        }
         self.forget_windows(&name);
         self.workloads.remove(&name);
         if self.forgotten_workloads.len() < 100_000 {
@@ -664,8 +679,8 @@ impl ExporterState {
         });
     }
 
-    /// Returns the workloads with series, as many as may have some, by name.
-    fn workload_rows(&self) -> Vec<WorkloadRow<'_>> {
+    /// Returns the workloads with series of their own, as many as may have some, by name, and the sums of the others.
+    fn workload_table(&self) -> WorkloadTable<'_> {
         let mut rows: Vec<WorkloadRow<'_>> = self
             .workloads
             .iter()
@@ -675,19 +690,37 @@ impl ExporterState {
                 WorkloadRow { namespace, name, series }
             })
             .collect();
+        let mut hidden = Vec::new();
         if rows.len() > self.settings.workloads_max {
             rows.sort_by_key(|row| row.series.rank());
-            rows.truncate(self.settings.workloads_max);
+            hidden = rows.split_off(self.settings.workloads_max);
             rows.sort_by_key(|row| (row.namespace, row.name));
         }
-        rows
+        let ended = hidden.iter().filter(|row| row.series.is_silent).count();
+        let capped = hidden.len() - ended + self.capped_workloads.len();
+        let mut others = OtherWorkloads::default();
+        for row in &hidden {
+            others.add(row.series);
+        }
+        // Of a forgotten one it is not known in which partitions its history was.
+        if self.histories.unread() == 0 {
+            for sums in self.forgotten_records.sums() {
+                others.add(sums);
+            }
+        }
+        WorkloadTable { rows, others, capped, capped_ended: ended + self.forgotten_workloads.len() }
     }
 
-    /// Returns the number of workloads that run and have no series.
-    fn capped(&self) -> usize {
-        let workloads = self.workloads.iter().filter(|(name, _)| *name != GPUS_WITHOUT_WORKLOAD);
-        let live = workloads.filter(|(_, series)| series.is_shown && !series.is_silent).count();
-        live.saturating_sub(self.settings.workloads_max) + self.capped_workloads.len()
+    /// Returns what has no series, and what could not be read.
+    fn counts(&self, table: &WorkloadTable<'_>) -> ExporterCounts {
+        ExporterCounts {
+            workloads_capped: table.capped,
+            workloads_capped_ended: table.capped_ended,
+            gpus_capped: self.capped_gpus.len(),
+            has_given_up_savings: self.reporter.is_none(),
+            unread_partitions: self.histories.unread(),
+            unreadable_events: self.unreadable,
+        }
     }
 
     /// Returns the sums of GPUs without a workload; `None` before a window of one was read, or its history was.
@@ -724,13 +757,27 @@ impl ExporterState {
     }
 }
 
+/// Workloads with series of their own, and the others.
+#[derive(Debug)]
+struct WorkloadTable<'a> {
+    rows: Vec<WorkloadRow<'a>>,
+    others: OtherWorkloads,
+    /// Number of others that run.
+    capped: usize,
+    /// Number of others that have ended.
+    capped_ended: usize,
+}
+
 /// Workloads and GPUs with series at present.
 #[derive(Debug)]
 pub struct SeriesSnapshot<'a> {
     pub workloads: Vec<WorkloadRow<'a>>,
+    /// Sums of workloads without series of their own.
+    pub others: OtherWorkloads,
     pub gpus: Vec<GpuRow<'a>>,
     /// Sums of GPUs without a workload.
     pub idle_gpus: Option<&'a WorkloadSeries>,
+    pub counts: ExporterCounts,
 }
 
 /// A workload's series.
@@ -753,11 +800,11 @@ impl<'a> GpuRow<'a> {
         self.gpu.counter.as_ref().map(|_| self.gpu.energy_joules)
     }
 
-    /// Returns the namespace, name and share of its workloads.
+    /// Returns the namespace, name and share of the workloads that are on it.
     pub fn shares(&self) -> impl Iterator<Item = (&'a str, &'a str, f64)> + use<'a> {
-        self.gpu.samples.iter().filter_map(|(workload, sample)| {
-            let (namespace, name) = workload.as_deref()?.split_once('/')?;
-            Some((namespace, name, sample.share.unwrap_or(1.0)))
+        present_tenants(&self.gpu.samples).into_iter().filter_map(|(workload, share)| {
+            let (namespace, name) = workload.split_once('/')?;
+            Some((namespace, name, share.unwrap_or(1.0)))
         })
     }
 }
@@ -775,7 +822,8 @@ impl Collector for WorkloadMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut state = self.0.state();
         state.settle(Instant::now());
-        let rows: Vec<_> = state.workload_rows().into_iter().map(|row| (row.labels(), row.series)).collect();
+        let table = state.workload_table();
+        let rows: Vec<_> = table.rows.iter().map(|row| (row.labels(), row.series)).collect();
         for figure in WORKLOAD_COUNTERS {
             let mut family = encoder.encode_descriptor(figure.name, figure.help, None, MetricType::Counter)?;
             for (labels, series) in &rows {
@@ -791,6 +839,11 @@ impl Collector for WorkloadMetrics {
                     ConstGauge::new(value).encode(family.encode_family(labels)?)?;
                 }
             }
+            for sums in table.others.sums() {
+                if let Some(value) = (figure.value)(sums) {
+                    ConstGauge::new(value).encode(family.encode_family(&[("origin", origin_word(sums.origin))])?)?;
+                }
+            }
         }
         let (name, _, help) = OUTCOME;
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
@@ -800,22 +853,16 @@ impl Collector for WorkloadMetrics {
                 ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
             }
         }
-        let totals = [
-            ("capped", "Workloads that run and have no series of their own, beyond metrics.workloads_max", state.capped()),
-            ("savings_given_up", "1 since there are too many windows to estimate savings", usize::from(state.reporter.is_none())),
-            (
-                "unread_partitions",
-                "Partitions that were not read to their end yet since the start: their workloads have no series",
-                state.histories.unread(),
-            ),
-        ];
-        for (name, help, value) in totals {
-            let family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            ConstGauge::new(value as f64).encode(family)?;
+        let counts = state.counts(&table);
+        for figure in WORKLOAD_COUNTS {
+            if let Some(value) = (figure.value)(&counts) {
+                let family = encoder.encode_descriptor(figure.name, figure.help, None, MetricType::Gauge)?;
+                ConstGauge::new(value).encode(family)?;
+            }
         }
-        let help = "Events that could not be read; of what was there at the start none is counted";
-        let family = encoder.encode_descriptor("unreadable_events", help, None, MetricType::Counter)?;
-        ConstCounter::new(state.unreadable).encode(family)
+        let (name, _, help) = UNREADABLE_EVENTS;
+        let family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        ConstCounter::new(counts.unreadable_events).encode(family)
     }
 }
 
@@ -857,8 +904,7 @@ impl Collector for GpuMetrics {
                 ConstGauge::new(share).encode(family.encode_family(&labels)?)?;
             }
         }
-        let help = "GPUs without series of their own, beyond metrics.gpus_max";
-        let family = encoder.encode_descriptor("capped", help, None, MetricType::Gauge)?;
+        let family = encoder.encode_descriptor(GPUS_CAPPED.name, GPUS_CAPPED.help, None, MetricType::Gauge)?;
         ConstGauge::new(state.capped_gpus.len() as f64).encode(family)
     }
 }

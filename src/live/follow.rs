@@ -50,10 +50,12 @@ pub struct LiveViewOptions {
     pub run_offsets: Option<HashMap<TopicPartition, i64>>,
     /// Read every partition to its end before ending.
     pub drains: bool,
-    /// End when everything that is there has been read.
+    /// End when everything that is there has been read; to be stopped before is an error.
     pub once: bool,
     /// Partitions that are read.
     pub partitions: usize,
+    /// Records that they held at the start; 0 if that is unknown.
+    pub records: u64,
     /// Has the events, too.
     pub exporter: Option<Exporter>,
 }
@@ -64,6 +66,8 @@ struct RunClock {
     begun: Instant,
     /// Event time at the start of this run.
     from: Option<EventTime>,
+    /// Records that were read of those that were there at the start; `None` once every partition was read to its end.
+    read: Option<u64>,
 }
 
 impl RunClock {
@@ -74,9 +78,19 @@ impl RunClock {
             RunLength::Real(seconds) => elapsed / seconds,
             RunLength::Simulated(seconds) => now.zip(self.from).map_or(0.0, |(now, from)| now.seconds_since(from) / seconds),
         };
+        Some(Self::progress_after(elapsed, part))
+    }
+
+    /// Returns the part of the record that was read, if `records` are known; `None` once it was read.
+    fn reading(&self, records: u64) -> Option<RunProgress> {
+        let read = self.read.filter(|_| records > 0)?;
+        Some(Self::progress_after(self.begun.elapsed().as_secs_f64(), read as f64 / records as f64))
+    }
+
+    fn progress_after(elapsed_seconds: f64, part: f64) -> RunProgress {
         let part = part.clamp(0.0, 1.0);
-        let left_seconds = (part > 0.0).then(|| elapsed * (1.0 - part) / part);
-        Some(RunProgress { part, left_seconds })
+        let left_seconds = (part > 0.0).then(|| elapsed_seconds * (1.0 - part) / part);
+        RunProgress { part, left_seconds }
     }
 }
 
@@ -86,10 +100,10 @@ impl LiveViewOptions {
         let mut tally = LiveTally::default();
         tally.has_ended = self.length == RunLength::Over;
         let mut screen = if self.viewing { Some(TerminalScreen::open()?) } else { None };
-        let mut clock = RunClock { begun: Instant::now(), from: None };
+        let mut clock = RunClock { begun: Instant::now(), from: None, read: (self.partitions > 0).then_some(0) };
         let mut minutes = MinuteTimer::new(Instant::now());
         let (mut batch, mut drawn, mut picture) = (Vec::new(), None::<Instant>, ViewFrame::default());
-        let mut ends = HashSet::new();
+        let (mut ends, mut read_once) = (HashSet::new(), HashSet::new());
         let mut caught_up = false;
         loop {
             // After the stop only existing records count: up to the end of every partition.
@@ -101,6 +115,7 @@ impl LiveViewOptions {
                 match polled {
                     PollEvent::Record(record) => {
                         ends.remove(&record.at);
+                        clock.read = clock.read.map(|read| read + 1);
                         let Some(topic) = topic_of(&record, &self.prefix) else { continue };
                         if let Some(exporter) = &self.exporter {
                             exporter.on_record(topic, &record);
@@ -123,6 +138,8 @@ impl LiveViewOptions {
                         if let Some(exporter) = &self.exporter {
                             exporter.on_end(&at, &self.prefix);
                         }
+                        read_once.insert(at.clone());
+                        clock.read = clock.read.filter(|_| read_once.len() < self.partitions);
                         ends.insert(at);
                     }
                     _ => {}
@@ -137,7 +154,8 @@ impl LiveViewOptions {
                 screen = None;
             }
             let Some(screen) = &mut screen else {
-                if minutes.is_over(Instant::now()) || first && self.run_offsets.is_none() {
+                let is_of_whole = clock.read.is_none() || self.run_offsets.is_some();
+                if minutes.is_over(Instant::now()) && is_of_whole || first && self.run_offsets.is_none() {
                     tally.refresh_all();
                     let line = line_view::line(&self.picture(&tally, &clock));
                     match &self.run_offsets {
@@ -157,6 +175,9 @@ impl LiveViewOptions {
                 Err(_) if TerminalScreen::is_closed() => {}
                 Err(error) => return Err(error),
             }
+        }
+        if self.once && !caught_up {
+            return Err(super::source::interrupted());
         }
         if let Some(exporter) = &self.exporter {
             // The last figures are sent after this.
@@ -189,10 +210,13 @@ impl LiveViewOptions {
     }
 
     fn picture(&self, tally: &LiveTally, clock: &RunClock) -> ViewFrame {
+        // A run writes its log itself, and shows its own progress.
+        let is_reading = self.run_offsets.is_none() && clock.read.is_some();
         let picture = ViewFrame {
             headline: self.headline.clone(),
             simulated: self.simulated,
-            progress: clock.progress(self.length, tally.now),
+            progress: if is_reading { clock.reading(self.records) } else { clock.progress(self.length, tally.now) },
+            is_reading,
             ..ViewFrame::of(tally, self.state.selected.as_deref())
         };
         if self.partial { picture.without_savings() } else { picture }
@@ -245,5 +269,67 @@ fn log_event(topic: Topic, value: &[u8]) {
             }
         }
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use eadt_bus::BusError;
+
+    use super::*;
+
+    /// A log that gives nothing and has no end.
+    #[derive(Debug)]
+    struct EndlessLog;
+
+    impl PartitionReader for EndlessLog {
+        fn poll(&mut self, _: usize, _: Duration, _: &mut Vec<PollEvent>) -> Result<(), BusError> {
+            Ok(())
+        }
+        fn pause(&mut self, _: &[TopicPartition]) -> Result<(), BusError> {
+            Ok(())
+        }
+        fn resume(&mut self, _: &[TopicPartition]) -> Result<(), BusError> {
+            Ok(())
+        }
+    }
+
+    fn options(once: bool) -> LiveViewOptions {
+        LiveViewOptions {
+            prefix: "eadt.".to_owned(),
+            headline: "a test".to_owned(),
+            simulated: false,
+            viewing: false,
+            partial: false,
+            length: RunLength::Endless,
+            state: ViewState::default(),
+            run_offsets: None,
+            drains: false,
+            once,
+            partitions: 1,
+            records: 200,
+            exporter: None,
+        }
+    }
+
+    #[test]
+    fn one_line_of_a_record_that_was_not_read_to_its_end_is_an_error() {
+        let stop = Shutdown::new();
+        stop.cancel();
+        for once in [true, false] {
+            let read = options(once).run(Box::new(EndlessLog), &stop, &stop);
+            let expected = once.then(|| crate::live::source::interrupted().to_string());
+            assert_eq!(read.err().map(|error| error.to_string()), expected);
+        }
+    }
+
+    #[test]
+    fn a_picture_shows_that_the_record_is_being_read_and_how_far() {
+        let mut clock = RunClock { begun: Instant::now(), from: None, read: Some(50) };
+        let picture = options(false).picture(&LiveTally::default(), &clock);
+        assert_eq!((picture.is_reading, picture.progress.map(|progress| progress.part)), (true, Some(0.25)));
+        clock.read = None;
+        let picture = options(false).picture(&LiveTally::default(), &clock);
+        assert_eq!((picture.is_reading, picture.progress), (false, None));
     }
 }

@@ -65,6 +65,7 @@ pub struct WorkloadDetails {
 }
 
 /// A frame's figures.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Debug, Clone, Default)]
 pub struct ViewFrame {
     /// Source of the figures: `Kafka kafka:9092 · topics eadt.*`.
@@ -82,6 +83,8 @@ pub struct ViewFrame {
     pub counts: ViewCounts,
     pub details: Option<WorkloadDetails>,
     pub progress: Option<RunProgress>,
+    /// The log was not read to its end once: the figures are of a part of it, and `progress` is that of the reading.
+    pub is_reading: bool,
     /// Only the end of the record was read: a saving cannot be determined.
     pub partial: bool,
 }

@@ -2,14 +2,41 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use eadt_report::liveness::SILENT_SECONDS;
+use eadt_report::liveness::{ABSENT_SECONDS, SILENT_SECONDS};
 use eadt_schemas::v1::GpuTelemetry;
 use eadt_schemas::{EventTime, Topic, decode};
+
+/// A smaller part of a GPU is a rounding error.
+const LEAST_SHARE: f64 = 1e-6;
+
+/// The newest samples of a GPU: one for each workload, and one for what is nobody's.
+pub type TenantSamples = BTreeMap<Option<String>, GpuTelemetry>;
+
+/// Returns the workloads that are on a GPU, and the part of its power that is attributed to each; `None` for all of it.
+///
+/// A workload has left, though no event reports so, if its sample is a minute older than the newest one, or if newer samples by
+/// the same collector leave it nothing of the GPU. If they leave it a part, it has no more than that.
+pub fn present_tenants(samples: &TenantSamples) -> Vec<(&str, Option<f64>)> {
+    let Some(newest) = samples.values().map(|sample| sample.time).max() else { return Vec::new() };
+    let is_present = |sample: &GpuTelemetry| !sample.last && newest.seconds_since(sample.time) < ABSENT_SECONDS;
+    let part = |sample: &GpuTelemetry| sample.share.unwrap_or(1.0);
+    let tenants = samples.values().filter(|sample| is_present(sample)).filter_map(|sample| {
+        let workload = sample.workload.as_deref()?;
+        let is_newer = |other: &&GpuTelemetry| !other.last && other.time > sample.time && other.collector == sample.collector;
+        let taken: f64 = samples.values().filter(is_newer).map(part).sum();
+        let left = (1.0 - taken).max(0.0);
+        if part(sample) <= left {
+            return Some((workload, sample.share));
+        }
+        (left >= LEAST_SHARE).then_some((workload, Some(left)))
+    });
+    tenants.collect()
+}
 
 /// The newest sample of each GPU, by workload that it works for.
 #[derive(Debug, Default)]
 pub struct GpuSamples {
-    devices: BTreeMap<String, BTreeMap<Option<String>, GpuTelemetry>>,
+    devices: BTreeMap<String, TenantSamples>,
     newest: Option<EventTime>,
 }
 
@@ -55,9 +82,7 @@ impl GpuSamples {
     fn iter(&self) -> impl Iterator<Item = GpuSnapshot<'_>> {
         self.devices.values().filter_map(|of_device| {
             let newest = of_device.values().max_by_key(|sample| sample.time)?;
-            // A workload that left, or whose sample is much older than the newest one, is not on the GPU any more.
-            let present = of_device.values().filter(|sample| !sample.last && newest.time.seconds_since(sample.time) < 10.0);
-            let tenants = present.filter_map(|sample| Some((sample.workload.as_deref()?, sample.share))).collect();
+            let tenants = present_tenants(of_device);
             let is_silent = self.newest.is_some_and(|now| now.seconds_since(newest.time) > SILENT_SECONDS);
             Some(GpuSnapshot { newest, tenants, is_silent })
         })
@@ -97,6 +122,45 @@ mod tests {
                 ("GPU-2".to_owned(), vec![("a/z", Some(1.0))], true),
             ]
         );
+    }
+
+    #[test]
+    fn an_older_sample_has_what_newer_ones_leave_of_the_gpu() {
+        let sample = |seconds: f64, workload: Option<&str>, share: Option<f64>, collector: &str| GpuTelemetry {
+            time: EventTime::from_seconds(seconds),
+            workload: workload.map(str::to_owned),
+            device: "GPU-1".into(),
+            collector: collector.into(),
+            share,
+            ..GpuTelemetry::default()
+        };
+        for (samples, expected) in [
+            // Killed: its successor has the whole GPU, or nobody has.
+            (vec![sample(1.0, Some("a"), None, "c"), sample(2.0, Some("b"), None, "c")], vec![("b", None)]),
+            (vec![sample(1.0, Some("a"), None, "c"), sample(2.0, None, None, "c")], vec![]),
+            // The samples of one moment, and those that come apart.
+            (vec![sample(2.0, Some("a"), None, "c"), sample(2.0, Some("b"), None, "c")], vec![("a", None), ("b", None)]),
+            (
+                vec![sample(1.0, Some("a"), Some(0.25), "c"), sample(31.0, Some("b"), Some(0.75), "c")],
+                vec![("a", Some(0.25)), ("b", Some(0.75))],
+            ),
+            (
+                vec![sample(1.0, Some("a"), None, "c"), sample(2.0, Some("b"), Some(0.75), "c")],
+                vec![("a", Some(0.25)), ("b", Some(0.75))],
+            ),
+            // One that takes nothing is on the GPU all the same.
+            (
+                vec![sample(1.0, Some("a"), Some(0.0), "c"), sample(2.0, Some("b"), None, "c")],
+                vec![("a", Some(0.0)), ("b", None)],
+            ),
+            // Shares of two measures cannot be added.
+            (vec![sample(1.0, Some("a"), None, "c"), sample(2.0, None, None, "other")], vec![("a", None)]),
+            // A minute later it has left.
+            (vec![sample(0.0, Some("a"), Some(0.5), "c"), sample(60.0, Some("b"), Some(0.5), "c")], vec![("b", Some(0.5))]),
+        ] {
+            let samples: TenantSamples = samples.into_iter().map(|sample| (sample.workload.clone(), sample)).collect();
+            assert_eq!(present_tenants(&samples), expected, "{samples:?}");
+        }
     }
 
     #[test]

@@ -166,6 +166,15 @@ impl ViewState {
         }
     }
 
+    /// Moves to a row of the table, or to a line of the details; beyond the last one to the last one.
+    fn move_to(&mut self, row: usize) {
+        if self.page == ViewPage::Details {
+            self.scroll = row;
+        } else {
+            self.select(row);
+        }
+    }
+
     pub fn on_key(&mut self, key: KeyEvent) -> ViewAction {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return match key.code {
@@ -199,8 +208,8 @@ impl ViewState {
             KeyCode::Up | KeyCode::Char('k') => self.move_by(-1),
             KeyCode::PageDown => self.move_by(self.fitting as isize),
             KeyCode::PageUp => self.move_by(-(self.fitting as isize)),
-            KeyCode::Home | KeyCode::Char('g') => self.select(0),
-            KeyCode::End | KeyCode::Char('G') => self.select(usize::MAX),
+            KeyCode::Home | KeyCode::Char('g') => self.move_to(0),
+            KeyCode::End | KeyCode::Char('G') => self.move_to(usize::MAX),
             _ => {}
         }
         ViewAction::Stay
@@ -300,6 +309,19 @@ mod tests {
             let chosen = state.selected.clone();
             state.arrange(&picture(40), 10);
             assert_eq!(state.selected, chosen, "{keys:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_and_the_last_of_the_details_are_lines_of_the_same_workload() {
+        let picture = picture(100);
+        let mut state = ViewState::default();
+        state.arrange(&picture, 10);
+        press(&mut state, &picture, "jj\n");
+        let chosen = state.selected.clone();
+        for (key, scroll) in [("G", usize::MAX), ("g", 0), ("j", 1)] {
+            press(&mut state, &picture, key);
+            assert_eq!((&state.selected, state.scroll), (&chosen, scroll), "{key}");
         }
     }
 

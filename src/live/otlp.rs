@@ -39,8 +39,8 @@ use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
 use url::{Position, Url};
 
 use super::exporter::{
-    Exporter, GPU_ENERGY, GPU_GAUGES, GPU_SHARE, IDLE_ENERGY, MetricSpec, OUTCOME, SeriesSnapshot, WORKLOAD_COUNTERS,
-    WORKLOAD_GAUGES, WorkloadRow,
+    Exporter, ExporterCounts, GPU_ENERGY, GPU_GAUGES, GPU_SHARE, GPUS_CAPPED, IDLE_ENERGY, MetricSpec, OUTCOME, SeriesSnapshot,
+    UNREADABLE_EVENTS, WORKLOAD_COUNTERS, WORKLOAD_COUNTS, WORKLOAD_GAUGES, WorkloadRow,
 };
 use super::origin_word;
 use crate::settings::{OTLP_CERTIFICATE, OtlpSettings};
@@ -290,24 +290,7 @@ struct PointTimes {
 /// Makes a report of all series.
 fn report(series: &SeriesSnapshot<'_>, instance: &str, start: EventTime, now: EventTime) -> ExportMetricsServiceRequest {
     let times = PointTimes { start: nanos(start), end: nanos(now) };
-    let mut metrics = Vec::new();
-    for (figures, is_sum) in [(&WORKLOAD_COUNTERS[..], true), (&WORKLOAD_GAUGES[..], false)] {
-        for figure in figures {
-            let points = series.workloads.iter().filter_map(|row| {
-                let value = (figure.value)(row.series)?;
-                Some(times.since(row.series.counted_since()).point(of_workload(row), value))
-            });
-            metrics.extend(metric(figure.instrument, figure.help, is_sum, points.collect()));
-        }
-    }
-    let outcomes = series.workloads.iter().flat_map(|row| {
-        row.series.outcomes().map(|(outcome, count)| {
-            let mut attributes = of_workload(row);
-            attributes.push(attribute("eadt.outcome", outcome));
-            times.since(row.series.counted_since()).point(attributes, count as f64)
-        })
-    });
-    metrics.extend(metric(OUTCOME.1, OUTCOME.2, true, outcomes.collect()));
+    let mut metrics = workload_metrics(series, times);
     for figure in &GPU_GAUGES {
         metrics.extend(gpu_gauge(figure, series, times));
     }
@@ -326,6 +309,7 @@ fn report(series: &SeriesSnapshot<'_>, instance: &str, start: EventTime, now: Ev
         })
     });
     metrics.extend(metric(GPU_SHARE.1, GPU_SHARE.2, false, shares.collect()));
+    metrics.extend(count_metrics(&series.counts, times));
     let scope = InstrumentationScope {
         name: "eadt.exporter".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -343,6 +327,44 @@ fn report(series: &SeriesSnapshot<'_>, instance: &str, start: EventTime, now: Ev
             schema_url: SCHEMA_URL.to_owned(),
         }],
     }
+}
+
+/// Makes the metrics of workloads.
+fn workload_metrics(series: &SeriesSnapshot<'_>, times: PointTimes) -> Vec<Metric> {
+    let mut metrics = Vec::new();
+    for (figures, is_sum) in [(&WORKLOAD_COUNTERS[..], true), (&WORKLOAD_GAUGES[..], false)] {
+        for figure in figures {
+            let points = series.workloads.iter().filter_map(|row| {
+                let value = (figure.value)(row.series)?;
+                Some(times.since(row.series.counted_since()).point(of_workload(row), value))
+            });
+            // Workloads without series of their own have gauges of the record only.
+            let others = series.others.sums().filter(|_| !is_sum).filter_map(|sums| {
+                let attributes = vec![attribute("eadt.origin", origin_word(sums.origin))];
+                Some(times.point(attributes, (figure.value)(sums)?))
+            });
+            metrics.extend(metric(figure.instrument, figure.help, is_sum, points.chain(others).collect()));
+        }
+    }
+    let outcomes = series.workloads.iter().flat_map(|row| {
+        row.series.outcomes().map(|(outcome, count)| {
+            let mut attributes = of_workload(row);
+            attributes.push(attribute("eadt.outcome", outcome));
+            times.since(row.series.counted_since()).point(attributes, count as f64)
+        })
+    });
+    metrics.extend(metric(OUTCOME.1, OUTCOME.2, true, outcomes.collect()));
+    metrics
+}
+
+/// Makes the metrics of what has no series, and of what could not be read.
+fn count_metrics(counts: &ExporterCounts, times: PointTimes) -> Vec<Metric> {
+    let gauges = WORKLOAD_COUNTS.iter().chain([&GPUS_CAPPED]).filter_map(|figure| {
+        let point = times.point(Vec::new(), (figure.value)(counts)?);
+        metric(figure.instrument, figure.help, false, vec![point])
+    });
+    let unreadable = times.point(Vec::new(), counts.unreadable_events as f64);
+    gauges.chain(metric(UNREADABLE_EVENTS.1, UNREADABLE_EVENTS.2, true, vec![unreadable])).collect()
 }
 
 fn gpu_gauge(figure: &MetricSpec<GpuTelemetry>, series: &SeriesSnapshot<'_>, times: PointTimes) -> Option<Metric> {
@@ -506,9 +528,10 @@ mod tests {
             };
             point.attributes.iter().map(text).collect::<Vec<_>>().join(" ")
         };
-        // Workloads since their first window, GPUs since the exporter started.
-        let start = if metric.name.starts_with("eadt.workload") { at(0) } else { at(30) };
-        assert!(points.iter().all(|it| (it.start_time_unix_nano, it.time_unix_nano) == (nanos(start), nanos(at(90)))));
+        // Workloads since their first window, GPUs and counts since the exporter started.
+        let is_of_workload = |it: &NumberDataPoint| metric.name.starts_with("eadt.workload") && !it.attributes.is_empty();
+        let start = |it: &NumberDataPoint| if is_of_workload(it) { at(0) } else { at(30) };
+        assert!(points.iter().all(|it| (it.start_time_unix_nano, it.time_unix_nano) == (nanos(start(it)), nanos(at(90)))));
         (metric.name.clone(), metric.unit.clone(), is_sum, points.iter().map(|point| (attributes(point), value(point))).collect())
     }
 
@@ -531,6 +554,14 @@ mod tests {
             ("eadt.workload.samples", "{sample}", true, workload.to_owned(), 40.0),
             ("eadt.workload.power", "W", false, workload.to_owned(), 10.0),
             ("eadt.workload.outcomes", "{outcome}", true, format!("{workload} eadt.outcome=reverted"), 0.0),
+            ("eadt.gpu.last_sample_time", "s", false, gpu.to_owned(), at(60).micros() as f64 / 1e6),
+            // What has no series is counted here, too.
+            ("eadt.workload.capped", "{workload}", false, String::new(), 0.0),
+            ("eadt.workload.capped_ended", "{workload}", false, String::new(), 0.0),
+            ("eadt.workload.savings_given_up", "1", false, String::new(), 0.0),
+            ("eadt.workload.unread_partitions", "{partition}", false, String::new(), 0.0),
+            ("eadt.workload.unreadable_events", "{event}", true, String::new(), 0.0),
+            ("eadt.gpu.capped", "{gpu}", false, String::new(), 0.0),
         ] {
             let found = metrics.iter().find(|metric| metric.0 == name).unwrap_or_else(|| panic!("{name}: {metrics:#?}"));
             assert_eq!((&*found.1, found.2, found.3.get(&attributes)), (unit, is_sum, Some(&value)), "{name}: {found:?}");

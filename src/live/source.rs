@@ -104,10 +104,16 @@ pub fn resolve_log_range(
     Ok((span.before(newest), SpanEnd::Newest(newest)))
 }
 
+/// Returns the error of a command that a signal ended while it read: figures of a part of a record are none of the record.
+pub fn interrupted() -> anyhow::Error {
+    anyhow::anyhow!("interrupted before the record was read to its end: nothing is shown")
+}
+
 /// A command may read twice, and warns once that the log was left out.
 static WARNED: std::sync::Once = std::sync::Once::new();
 
-/// Reads a place to its present end. `path` is a data folder or an archive; without it the log of the settings.
+/// Reads a place to its present end. `path` is a data folder or an archive; without it the log of the settings. If `shutdown` is
+/// cancelled first, that is an error.
 pub fn read(
     path: Option<&Path>,
     settings: &ProgramSettings,
@@ -149,7 +155,7 @@ pub fn read(
         _ => None,
     };
     let (span, end) = (span.before(newest), SpanEnd::Newest(newest));
-    let archived = archive.map(|archive| read_archive(archive, topics, span, take)).transpose()?;
+    let archived = archive.map(|archive| read_archive(archive, topics, span, shutdown, take)).transpose()?;
     let Some(log) = log else { return Ok(ReadExtent { end, is_archive_only: false, has_ended: true }) };
     let is_archive_only = log.is_err();
     match log {
@@ -238,6 +244,7 @@ fn read_archive(
     archive: Archive,
     topics: &[Topic],
     span: ReadRange,
+    shutdown: &Shutdown,
     take: &mut dyn FnMut(Topic, &[u8]),
 ) -> anyhow::Result<NextOffsets> {
     let mut listing = archive.files()?;
@@ -251,6 +258,9 @@ fn read_archive(
     for (topic, partition) in next.keys().filter(|(topic, _)| topics.contains(topic)) {
         let mut rows = archive.rows(&listing, *topic, *partition);
         while let Some(row) = rows.next_event() {
+            if shutdown.is_cancelled() {
+                return Err(interrupted());
+            }
             let row = match row? {
                 EventRow::Row(row) => row,
                 EventRow::Refused(offset, refusal) => {
@@ -310,7 +320,7 @@ fn read_bus(
         });
     }
     let meter = crate::commands::meter_of_log(bus, &from)?;
-    read_to_end(
+    let read = read_to_end(
         bus,
         &from,
         || shutdown.is_cancelled(),
@@ -328,7 +338,7 @@ fn read_bus(
             anyhow::Ok(())
         },
     )?;
-    Ok(())
+    read.map(drop).ok_or_else(interrupted)
 }
 
 /// Returns the offset to begin at, for each partition.
@@ -519,8 +529,13 @@ fn first_records(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
     use eadt_bus::CommitStep;
     use eadt_bus::conformance::{join, outgoing};
+    use eadt_lake::{ArchiveRow, ArchiveWriter, RollLimits};
+    use eadt_schemas::v1::EfficiencyWindow;
 
     use super::*;
 
@@ -606,6 +621,46 @@ mod tests {
         // A partition without such a record begins at its end.
         let ends = [of(decisions, 0, StartOffset::At(7)), of(decisions, 1, StartOffset::At(0))];
         assert_eq!(found, [whole, ends].concat());
+    }
+
+    #[test]
+    fn reading_that_is_stopped_before_the_end_is_an_error() {
+        let (of_log, of_archive) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let bus = open_log(of_log.path(), 1);
+        let (mut member, _) = join(&bus, "tests", Some("one"), &["eadt.gpu.telemetry.v1".into()]);
+        let decision = outgoing(&"eadt.decisions.v1".into(), "lab/job", "{}");
+        member.commit(&CommitStep { outputs: vec![decision], positions: Vec::new() }).unwrap();
+        drop((member, bus));
+        let mut writer = ArchiveWriter::new(Archive::folder(of_archive.path()).unwrap().with_new_id(1), RollLimits::default());
+        let (window_start, window_end) = (EventTime::from_millis(60_000), EventTime::from_millis(120_000));
+        let (id, workload) = ("lab/job/1".to_owned(), "lab/job".to_owned());
+        let window = EfficiencyWindow { id, workload, window_start, window_end, ..EfficiencyWindow::default() };
+        let kind = Topic::EfficiencyWindows.event_type().name();
+        let row = ArchiveRow {
+            topic: Topic::EfficiencyWindows,
+            partition: 0,
+            offset: 0,
+            stamp: EventTime::from_millis(0),
+            key: None,
+            value: Some(serde_json::to_vec(&window).unwrap().into()),
+            headers: vec![(Arc::from(header::TYPE), Bytes::copy_from_slice(kind.as_bytes()))],
+        };
+        writer.push(&row, row.stamp).unwrap();
+        writer.roll_all().unwrap();
+        let settings = crate::settings::load(None, &crate::settings::EnvVariables::default(), &[]).unwrap();
+        for folder in [of_log.path(), of_archive.path()] {
+            for is_stopped in [true, false] {
+                let (stop, mut events) = (Shutdown::new(), 0);
+                if is_stopped {
+                    stop.cancel();
+                }
+                let mut count = |_: Topic, _: &[u8]| events += 1;
+                let read = super::read(Some(folder), &settings, &TOPICS, ReadRange::Whole, &stop, &mut count);
+                let error = read.err().map(|error| error.to_string());
+                let expected = if is_stopped { (0, Some(interrupted().to_string())) } else { (1, None) };
+                assert_eq!((events, error), expected, "{}", folder.display());
+            }
+        }
     }
 
     #[test]

@@ -88,6 +88,9 @@ fn head_line(picture: &ViewFrame, state: &ViewState, width: u16) -> Line<'static
     if let Some(badge) = badge(picture) {
         spans.push(Span::styled(badge, Style::new().fg(Color::Black).bg(Color::Yellow).add_modifier(Modifier::BOLD)));
     }
+    if picture.is_reading {
+        spans.push(Span::styled(" reading the record ", Style::new().fg(Color::Black).bg(Color::Cyan)));
+    }
     if state.paused {
         spans.push(Span::styled(" held: p goes on ", Style::new().fg(Color::Black).bg(Color::Cyan)));
     }
@@ -264,7 +267,9 @@ fn draw_details(frame: &mut Frame<'_>, details: &WorkloadDetails, area: Rect, sc
     let high = usize::from(inner.height);
     let chart_height = if alone { (high / 2).min(16) } else { high.saturating_sub(3).min(9) };
     lines.extend(chart::chart(rows, &details.marks, width, chart_height));
-    let decisions: Vec<Vec<Line<'static>>> = details.decisions.iter().rev().map(|it| decision(it, width, alone)).collect();
+    let with_date = is_of_days(details);
+    let lines_of = |it: &DecidedChange| decision(it, width, alone, with_date);
+    let decisions: Vec<Vec<Line<'static>>> = details.decisions.iter().rev().map(lines_of).collect();
     if decisions.is_empty() {
         let is_of_workload = details.name != GPUS_WITHOUT_WORKLOAD;
         let why = if is_of_workload { "no decision yet: the first window is still open" } else { "no workload, so no decisions" };
@@ -288,6 +293,14 @@ fn draw_details(frame: &mut Frame<'_>, details: &WorkloadDetails, area: Rect, sc
     frame.render_widget(Paragraph::new(lines), inner);
 }
 
+/// Returns whether the decisions and windows of a workload are of more than a day.
+fn is_of_days(details: &WorkloadDetails) -> bool {
+    let windows = details.report.by_window.as_deref().unwrap_or_default();
+    let ends = windows.first().into_iter().chain(windows.last()).flat_map(|window| [window.window_start, window.window_end]);
+    let times = || details.decisions.iter().map(|decided| decided.decision.time).chain(ends.clone());
+    times().min().zip(times().max()).is_some_and(|(from, to)| chart::is_of_days(from, to))
+}
+
 /// Breaks a text between words.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
@@ -304,7 +317,7 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
 }
 
 /// Returns one line if there are others beside it, as many as it takes where it is alone.
-fn decision(decided: &DecidedChange, width: usize, alone: bool) -> Vec<Line<'static>> {
+fn decision(decided: &DecidedChange, width: usize, alone: bool, with_date: bool) -> Vec<Line<'static>> {
     let decision = &decided.decision;
     let colour = match (decision.action, decision.validation) {
         (ControllerAction::Maintain, ChangeValidation::Kept) => Color::Green,
@@ -315,7 +328,7 @@ fn decision(decided: &DecidedChange, width: usize, alone: bool) -> Vec<Line<'sta
         _ => Color::Yellow,
     };
     let word = decided_text(decided);
-    let time = decision.time.to_string()[11..19].to_owned();
+    let time = chart::short_time(decision.time, with_date);
     let mut reason = redact::escape_line(&decision.reason).into_owned();
     if alone && decision.from != decision.to {
         reason = format!("{} → {}: {reason}", layout_text(&decision.from), layout_text(&decision.to));

@@ -160,13 +160,14 @@ impl Default for LogSettings {
     }
 }
 
-/// Metrics by workload and GPU, of `eadt exporter` and `eadt up`. Each workload has about 20 series, each GPU about 6.
+/// Metrics by workload and GPU, of `eadt exporter` and `eadt up`. Each workload has about 20 series, each GPU about 7.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct MetricsSettings {
     /// Whether `eadt up` has them at `/metrics`, too; `eadt exporter` always does. Default: false.
     pub by_workload: bool,
-    /// Workloads with series; further ones that run are only counted. One that is silent makes room for others. Default: 200.
+    /// Workloads with series of their own. Further ones are counted, and their energy and savings on record have one series
+    /// together. One that is silent makes room for others. Default: 200.
     pub workloads_max: usize,
     /// GPUs with series; further ones are only counted. One that is silent makes room for others. Default: 1000.
     pub gpus_max: usize,

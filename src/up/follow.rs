@@ -75,6 +75,7 @@ impl LiveViewThread {
             drains: true,
             once: false,
             partitions: from.len(),
+            records: 0,
             exporter,
         };
         let ended = stop.clone();

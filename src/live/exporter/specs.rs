@@ -73,7 +73,7 @@ pub const WORKLOAD_GAUGES: [MetricSpec<WorkloadSeries>; 6] = [
     MetricSpec {
         name: "record_energy_joules",
         instrument: ("eadt.workload.record_energy", "J"),
-        help: "Energy of the run in all windows on record, which compared_joules is a part of; absent while none is known",
+        help: "Energy of the run in all windows on record, which compared_joules is a part of; absent while none is known; workloads beyond metrics.workloads_max have one series together, without namespace and workload",
         value: |it| it.record_energy_joules,
     },
     MetricSpec {
@@ -102,6 +102,60 @@ pub const WORKLOAD_GAUGES: [MetricSpec<WorkloadSeries>; 6] = [
     },
 ];
 
+/// What has no series, and what could not be read.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ExporterCounts {
+    pub workloads_capped: usize,
+    pub workloads_capped_ended: usize,
+    pub gpus_capped: usize,
+    pub has_given_up_savings: bool,
+    pub unread_partitions: usize,
+    pub unreadable_events: u64,
+}
+
+/// Gauges without labels, beside those of workloads.
+pub const WORKLOAD_COUNTS: [MetricSpec<ExporterCounts>; 4] = [
+    MetricSpec {
+        name: "capped",
+        instrument: ("eadt.workload.capped", "{workload}"),
+        help: "Workloads that run and have no series of their own, beyond metrics.workloads_max",
+        value: |it| Some(it.workloads_capped as f64),
+    },
+    MetricSpec {
+        name: "capped_ended",
+        instrument: ("eadt.workload.capped_ended", "{workload}"),
+        help: "Workloads that have ended and have no series of their own, beyond metrics.workloads_max",
+        value: |it| Some(it.workloads_capped_ended as f64),
+    },
+    MetricSpec {
+        name: "savings_given_up",
+        instrument: ("eadt.workload.savings_given_up", "1"),
+        help: "1 since there are too many windows to estimate savings",
+        value: |it| Some(f64::from(u8::from(it.has_given_up_savings))),
+    },
+    MetricSpec {
+        name: "unread_partitions",
+        instrument: ("eadt.workload.unread_partitions", "{partition}"),
+        help: "Partitions that were not read to their end yet since the start: their workloads have no series",
+        value: |it| Some(it.unread_partitions as f64),
+    },
+];
+
+/// The gauge without labels beside those of GPUs.
+pub const GPUS_CAPPED: MetricSpec<ExporterCounts> = MetricSpec {
+    name: "capped",
+    instrument: ("eadt.gpu.capped", "{gpu}"),
+    help: "GPUs without series of their own, beyond metrics.gpus_max",
+    value: |it| Some(it.gpus_capped as f64),
+};
+
+/// The counter without labels, beside those of workloads.
+pub const UNREADABLE_EVENTS: (&str, (&str, &str), &str) = (
+    "unreadable_events",
+    ("eadt.workload.unreadable_events", "{event}"),
+    "Events that could not be read; of what was there at the start none is counted",
+);
+
 /// The counter of decisions by outcome.
 pub const OUTCOME: (&str, (&str, &str), &str) = (
     "outcomes",
@@ -111,7 +165,7 @@ pub const OUTCOME: (&str, (&str, &str), &str) = (
 
 /// Gauges of a GPU, at its newest sample. In OTLP they have the names of the semantic conventions of hardware, if these have
 /// one.
-pub const GPU_GAUGES: [MetricSpec<GpuTelemetry>; 4] = [
+pub const GPU_GAUGES: [MetricSpec<GpuTelemetry>; 5] = [
     MetricSpec {
         name: "power_watts",
         instrument: ("hw.power", "W"),
@@ -135,6 +189,12 @@ pub const GPU_GAUGES: [MetricSpec<GpuTelemetry>; 4] = [
         instrument: ("hw.temperature", "Cel"),
         help: "Temperature of the die",
         value: |it| it.temperature_celsius,
+    },
+    MetricSpec {
+        name: "last_sample_timestamp_seconds",
+        instrument: ("eadt.gpu.last_sample_time", "s"),
+        help: "Time of its newest sample, whatever could be read: every GPU with series has it",
+        value: |it| Some(it.time.micros() as f64 / 1e6),
     },
 ];
 

@@ -288,9 +288,9 @@ fn a_workload_that_is_gone_takes_no_power_and_no_place() {
     let names = |later: u64| {
         let mut state = exporter.state();
         state.settle(Instant::now() + Duration::from_secs(later));
-        let rows = state.workload_rows();
-        let names: Vec<_> = rows.iter().map(|row| (row.name.to_owned(), row.series.power_watts)).collect();
-        (names, state.capped())
+        let table = state.workload_table();
+        let names: Vec<_> = table.rows.iter().map(|row| (row.name.to_owned(), row.series.power_watts)).collect();
+        (names, table.capped)
     };
     let only = |name: &str, watts: Option<f64>, capped| (vec![(name.to_owned(), watts)], capped);
     take("a/old", 0);
@@ -324,6 +324,80 @@ fn a_workload_that_is_gone_takes_no_power_and_no_place() {
         assert_eq!(format!("{devices} {}", exporter.state().capped_gpus.len()), expected, "{device} {second}");
     }
     assert_eq!(exporter.state().gpu_rows(Instant::now() + Duration::from_secs(400)).count(), 0);
+}
+
+#[test]
+fn sums_over_the_record_lack_no_workload_whatever_the_limit() {
+    for (workloads_max, held_max, with_series, forgotten) in [(6, HELD, 6, 0), (3, HELD, 3, 0), (1, HELD, 1, 0), (2, 3, 2, 3)] {
+        let metrics = MetricsRegistry::default();
+        let exporter = Exporter::new(&metrics, MetricsSettings { workloads_max, ..MetricsSettings::default() });
+        exporter.state().held_max = held_max;
+        // Two run, and four have ended one after the other, twenty minutes before the next.
+        for minute in 0..160 {
+            let ended = (minute % 40 < 20).then(|| format!("old/{}", minute / 40));
+            for name in ["live/a", "live/b"].into_iter().chain(ended.as_deref()) {
+                exporter.take(Topic::EfficiencyWindows, &serde_json::to_vec(&window(name, minute)).unwrap());
+            }
+            if minute % 40 == 39 {
+                while exporter.refresh() {}
+                exporter.state().settle(Instant::now());
+            }
+        }
+        for name in ["live/a", "live/b"] {
+            exporter.take(Topic::EfficiencyWindows, &serde_json::to_vec(&window(name, 200)).unwrap());
+        }
+        while exporter.refresh() {}
+        let series = |figure: &str| -> Vec<(bool, f64)> {
+            let of = format!("eadt_workload_{figure}{{");
+            let text = metrics.text();
+            let lines = text.lines().filter_map(|line| line.strip_prefix(&*of)?.split_once("} "));
+            lines.map(|(labels, value)| (labels.contains("namespace"), value.parse().unwrap())).collect()
+        };
+        let place = format!("{workloads_max} {held_max}");
+        for (figure, sum) in
+            [("record_energy_joules", 402.0 * 6000.0), ("compared_joules", 402.0 * 6000.0), ("saving_joules", 0.0)]
+        {
+            let values = series(figure);
+            assert_eq!(Some(values.iter().map(|(_, joules)| joules).sum()), Some(sum), "{place}: {figure}: {values:?}");
+            let own = values.iter().filter(|(is_own, _)| *is_own).count();
+            assert_eq!((own, values.len()), (with_series, with_series + usize::from(with_series < 6)), "{place}: {figure}");
+        }
+        assert!(series("power_watts").iter().all(|(is_own, _)| *is_own), "{place}");
+        assert_eq!(exporter.state().forgotten_workloads.len(), forgotten, "{place}");
+        let counted = ["capped", "capped_ended"].map(|name| shown(&metrics, &format!("eadt_workload_{name}")));
+        let running = 2_usize.saturating_sub(workloads_max);
+        assert_eq!(counted, [Some(running as f64), Some((6 - with_series - running) as f64)], "{place}");
+    }
+}
+
+#[test]
+fn a_gpu_is_given_to_its_workloads_once_and_is_there_without_power() {
+    let metrics = MetricsRegistry::default();
+    let exporter = Exporter::new(&metrics, MetricsSettings::default());
+    for second in (0..690).step_by(10) {
+        let time = at(0).plus_seconds(f64::from(second));
+        let sample = |device: &str, workload: Option<&str>, power_watts| GpuTelemetry {
+            time,
+            device: device.into(),
+            workload: workload.map(str::to_owned),
+            collector: "c".into(),
+            power_watts,
+            ..GpuTelemetry::default()
+        };
+        // The first job is killed, and no event reports that it left the GPU.
+        let (owner, label) = if second < 600 { ("k/a", "workload=\"a\"") } else { ("k/b", "workload=\"b\"") };
+        for sample in
+            [sample("GPU-A", Some(owner), Some(300.0)), sample("GPU-Z", Some("k/z"), Some(0.0)), sample("GPU-N", None, None)]
+        {
+            exporter.take(Topic::GpuTelemetry, &serde_json::to_vec(&sample).unwrap());
+        }
+        let text = metrics.text();
+        let shares: Vec<&str> = text.lines().filter(|line| line.starts_with("eadt_gpu_share_ratio{device=\"GPU-A\"")).collect();
+        assert_eq!(shares.len(), 1, "{second}: {shares:?}");
+        assert!(shares[0].contains(label) && shares[0].ends_with(" 1.0"), "{second}: {shares:?}");
+        let count = |name: &str| text.lines().filter(|line| line.starts_with(name)).count();
+        assert_eq!([count("eadt_gpu_last_sample_timestamp_seconds{"), count("eadt_gpu_power_watts{")], [3, 1], "{second}");
+    }
 }
 
 #[test]

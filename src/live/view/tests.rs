@@ -122,6 +122,35 @@ fn a_simulated_run_shows_its_bar_and_the_time_left_in_60_columns_and_more_and_no
 }
 
 #[test]
+fn a_record_that_is_being_read_shows_it_in_every_width() {
+    let picture = ViewFrame { is_reading: true, ..many(3) };
+    for width in [40, 80, 200] {
+        let head = &screen(&picture, &mut ViewState::default(), width, 24)[0];
+        assert!(head.contains(" reading the record "), "{width}: {head}");
+    }
+    assert!(!screen(&many(3), &mut ViewState::default(), 200, 24)[0].contains("reading"));
+}
+
+#[test]
+fn decisions_of_several_days_have_dates() {
+    for (minutes, times) in [(60, ["22:15:00", "23:15:00"]), (25 * 60, ["11-14 22:15", "11-15 23:15"])] {
+        let mut tally = LiveTally::default();
+        take(&mut tally, Topic::EfficiencyWindows, &window(0, 36_000.0));
+        for minute in [1, 1 + minutes] {
+            let (id, reason) = (format!("d{minute}"), format!("reason {minute}"));
+            let (time, action) = (at(minute), ControllerAction::SetPowerLimit);
+            let decision = Decision { id, workload: NAME.into(), time, action, reason, ..Decision::default() };
+            take(&mut tally, Topic::Decisions, &decision);
+        }
+        tally.refresh();
+        let lines = shown(&tally);
+        for time in times {
+            assert!(lines.iter().any(|line| line.contains(time) && line.contains("reason")), "{time}: {lines:#?}");
+        }
+    }
+}
+
+#[test]
 fn a_run_that_is_being_ended_shows_it() {
     let mut state = ViewState::default();
     let picture = many(3);

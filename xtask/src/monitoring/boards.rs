@@ -6,13 +6,23 @@ pub const NOT_ATTRIBUTED: &str = "sum(max by (device) (eadt_gpu_power_watts) * c
 
 /// The unattributed part of each GPU: all of it if no workload is on it.
 pub const NOBODYS_SHARE: &str =
-    "clamp_min(1 - (sum by (device) (eadt_gpu_share_ratio) or 0 * max by (device) (eadt_gpu_power_watts)), 0)";
+    "clamp_min(1 - (sum by (device) (eadt_gpu_share_ratio) or 0 * max by (device) (eadt_gpu_last_sample_timestamp_seconds)), 0)";
 
 /// Number of workloads on each GPU, 0 included.
-pub const TENANTS: &str = "count by (device) (eadt_gpu_share_ratio) or 0 * max by (device) (eadt_gpu_power_watts)";
+pub const TENANTS: &str =
+    "count by (device) (eadt_gpu_share_ratio) or 0 * max by (device) (eadt_gpu_last_sample_timestamp_seconds)";
+
+/// Number of GPUs, whatever could be read of them.
+pub const SAMPLED_GPUS: &str = "count(eadt_gpu_last_sample_timestamp_seconds)";
+
+/// Number of GPUs whose power is not known.
+pub const GPUS_WITHOUT_POWER: &str = "count(eadt_gpu_last_sample_timestamp_seconds unless on (device) eadt_gpu_power_watts) or 0 * count(eadt_gpu_last_sample_timestamp_seconds)";
+
+/// Energy on record. A choice of all workloads matches the series of those without series of their own, too.
+pub const RECORD_ENERGY: &str = "sum(eadt_workload_record_energy_joules{namespace=~\"$namespace\",workload=~\"$workload\"})";
 
 /// Number of GPUs with more than one workload, of any namespace, that the chosen ones are on.
-const SHARED_GPUS: &str = "count(count by (device) (eadt_gpu_share_ratio) > 1 and on (device) eadt_gpu_share_ratio{namespace=~\"$namespace\",workload=~\"$workload\"}) or 0 * count(eadt_gpu_power_watts)";
+const SHARED_GPUS: &str = "count(count by (device) (eadt_gpu_share_ratio) > 1 and on (device) eadt_gpu_share_ratio{namespace=~\"$namespace\",workload=~\"$workload\"}) or 0 * count(eadt_gpu_last_sample_timestamp_seconds)";
 
 /// The form of a panel.
 #[derive(Debug, Clone, Copy)]
@@ -73,7 +83,13 @@ const GPUS: &[Panel] = &[
         &[("sum(eadt_gpu_power_watts)", "")],
         "The newest sample of each GPU with a sample in the last five minutes; shared GPUs count once.",
     ),
-    figure("GPUs heard", "short", &[("count(eadt_gpu_power_watts)", "")], "GPUs with a sample in the last five minutes."),
+    figure("GPUs sampled", "short", &[(SAMPLED_GPUS, "")], "GPUs with a sample in the last five minutes."),
+    figure(
+        "GPUs without power",
+        "short",
+        &[(GPUS_WITHOUT_POWER, "")],
+        "GPUs with samples that have no power, 0 W or one that the GPU cannot draw; the sums lack these GPUs.",
+    ),
     figure(
         "GPUs without series",
         "short",
@@ -148,8 +164,8 @@ const ENERGY: &[Panel] = &[
     figure(
         "Energy",
         "joule",
-        &[("sum(eadt_workload_record_energy_joules{namespace=~\"$namespace\",workload=~\"$workload\"})", "")],
-        "Of the workloads' runs, since the beginning of the record.",
+        &[(RECORD_ENERGY, "")],
+        "Of the workloads' runs, since the beginning of the record, those without series of their own included unless some are chosen.",
     ),
     figure(
         "Reverts in an hour",
@@ -163,8 +179,8 @@ const ENERGY: &[Panel] = &[
     figure(
         "Workloads without series",
         "short",
-        &[("max(eadt_workload_capped)", "")],
-        "0 is well; above it, metrics.workloads_max is too small and the sums lack these workloads.",
+        &[("max(eadt_workload_capped)", "running"), ("max(eadt_workload_capped_ended)", "ended")],
+        "Running: 0 is well; above it, metrics.workloads_max is too small, and powers, rates and decisions lack these workloads. Energy and saving have all.",
     ),
     figure(
         "Savings given up",
@@ -211,7 +227,10 @@ const ENERGY: &[Panel] = &[
     lines(
         "Saving in joules",
         "joule",
-        &[("eadt_workload_saving_joules{namespace=~\"$namespace\",workload=~\"$workload\"}", "{{namespace}}/{{workload}}")],
+        &[(
+            "eadt_workload_saving_joules{namespace=~\"$namespace\",workload=~\"$workload\",workload!=\"\"}",
+            "{{namespace}}/{{workload}}",
+        )],
         "An estimate, so it may fall; negative: a loss; 0 if nothing was changed. Trials come first, savings after them.",
     ),
     lines(
