@@ -306,6 +306,8 @@ pub fn choose(
     check(measurements)?;
     let mut checked = find_glitches(knobs.first, measurements);
     let mut choices = choose_among(knobs, measurements, &checked, limits, method)?;
+    // Of the reference and a run that goes, either may be what is off.
+    let doubtful_before = single_run::find_doubtful_reference(knobs, &checked.accepted, &choices);
     while let Some(run) = single_run::find_contradicted_run(knobs, &checked.accepted, &choices) {
         checked.accepted.retain(|m| !run.is_of(m));
         checked.glitches.push(run);
@@ -319,7 +321,9 @@ pub fn choose(
         })?;
     }
     checked.glitches.sort_by_key(|glitch| glitch.row);
-    choices.doubtful_reference = single_run::find_doubtful_reference(knobs, &checked.accepted, &choices);
+    choices.doubtful_reference = doubtful_before
+        .filter(|run| checked.accepted.iter().any(|m| run.is_of(m)))
+        .or_else(|| single_run::find_doubtful_reference(knobs, &checked.accepted, &choices));
     choices.measurements = measurements.len();
     choices.glitches = checked.glitches;
     choices.irregular = checked.irregular;

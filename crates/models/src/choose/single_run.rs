@@ -7,6 +7,9 @@
 //! The distance below it has to be more than 4 %, and more than the others have from theirs. A power that is too low counts if the
 //! energy is too low with it.
 //!
+//! With up to eight settings, a bend looks like scatter. A power below that of the next lower setting contradicts it whatever the bends
+//! are, if it is 3 % below, and the others show no such thing.
+//!
 //! A cap that the board exceeds is not in force. Such settings are no evidence about others. Of their own, only a time below that of
 //! the next higher cap is a contradiction.
 //!
@@ -35,6 +38,12 @@ const TIMES_LARGEST: f64 = 2.0;
 const TIMES_SECOND: f64 = 3.0;
 /// A cap may begin to hold a board that draws more than this part of it.
 const CAP_LOAD_RATIO: f64 = 0.8;
+/// Least distance of a power below that of the next lower setting, as a logarithm, and least multiple of the largest such one of the
+/// others. No choice of a published sweep has more than 0.011, but for boards that draw little at every cap.
+const INVERSION_MIN: f64 = 0.03;
+const TIMES_INVERSION: f64 = 3.0;
+/// Of more settings, bends are no scatter.
+const INVERSION_SETTINGS_MAX: usize = 8;
 /// If the lowest cap leaves more than this part of the power of the next one, that one may be what is off: its time alone is no
 /// contradiction.
 const SAME_POWER_RATIO: f64 = 0.9;
@@ -99,13 +108,16 @@ pub(super) fn find_contradicted_run(
         .or_else(|| reference_run(&sweep_of(knobs, measurements, &choices.reference)?, NeighbourReach::Possible))
 }
 
-/// Returns the single run of the reference if it is above what the settings below usually leave, though no more than is possible.
+/// Returns the single run of the reference if it is above what the settings below usually leave, though no more than is possible. The
+/// next one has to agree with those below it: else that one is off.
 pub(super) fn find_doubtful_reference(
     knobs: TuningKnobs,
     measurements: &[SettingMeasurement],
     choices: &SettingChoices,
 ) -> Option<Glitch> {
-    reference_run(&sweep_of(knobs, measurements, &choices.reference)?, NeighbourReach::Usual)
+    let reference = sweep_of(knobs, measurements, &choices.reference)?;
+    let run = reference_run(&reference, NeighbourReach::Usual)?;
+    is_highest_off(reference.knob, &reference.sweep, 1, run.quantity).then_some(run)
 }
 
 /// Returns the sweep of the first knob that a choice is in, or that of the second one if the first has too few settings. `None` if
@@ -204,7 +216,18 @@ fn contradiction(chosen: &ChosenSetting, quantity: GlitchQuantity) -> Option<Sha
     if below <= DISTANCE_MIN || is_beside_off() {
         return None;
     }
-    (below > scatter_margin(*knob, &without(sweep, *at), quantity)).then_some(range)
+    let is_inverted = quantity == GlitchQuantity::Power && sweep.len() <= INVERSION_SETTINGS_MAX && is_power_inverted(sweep, *at);
+    (is_inverted || below > scatter_margin(*knob, &without(sweep, *at), quantity)).then_some(range)
+}
+
+/// Returns whether the power of a setting, and its energy with it, is below that of the next lower one, and the others have no such rise.
+fn is_power_inverted(sweep: &[SweepSetting], at: usize) -> bool {
+    let (Some(own), Some(lower), Some(duration)) = (sweep.get(at), sweep.get(at + 1), duration_range(sweep, at)) else {
+        return false;
+    };
+    let below = (lower.power - own.power).min(lower.power + duration.low - own.power - own.duration);
+    let rises = without(sweep, at).windows(2).map(|pair| pair[1].power - pair[0].power).fold(0.0, f64::max);
+    below > INVERSION_MIN.max(TIMES_INVERSION * rises)
 }
 
 /// Returns the least distance of a contradiction to settings that contradict each other, too.
@@ -524,6 +547,81 @@ mod tests {
             let chosen = chosen_setting(CLOCKS, 1260.0, rows).unwrap();
             assert_eq!(contradicted_run(&chosen).map(|run| run.row), expected, "{what}");
         }
+    }
+
+    fn table<const COUNT: usize>(rows: [(f64, f64, f64); COUNT]) -> Vec<SettingMeasurement> {
+        let of = |(index, (setting, duration_seconds, watts)): (u64, (f64, f64, f64))| {
+            let energy_joules = duration_seconds * watts;
+            SettingMeasurement { setting, second_setting: None, duration_seconds, energy_joules, row: index }
+        };
+        (1..).zip(rows).map(of).collect()
+    }
+
+    /// Returns five clocks; the board's own limit holds the upper ones.
+    fn held_clocks(watts_at_975_mhz: f64) -> Vec<SettingMeasurement> {
+        table([
+            (1410.0, 144.96, 246.87),
+            (1185.0, 144.72, 247.06),
+            (975.0, 145.14, watts_at_975_mhz),
+            (750.0, 183.45, 209.16),
+            (525.0, 259.21, 166.50),
+        ])
+    }
+
+    #[test]
+    fn a_power_below_that_of_the_next_lower_setting_is_chosen_in_no_sweep() {
+        assert_eq!(single_runs(&measured(CLOCKS, &held_clocks(247.37))), [0_u64; 0]);
+        for watts in [197.9, 175.0] {
+            let found = measured(CLOCKS, &held_clocks(watts));
+            assert!(found.glitches.iter().any(|glitch| glitch.row == 3), "{watts}: {:?}", found.glitches);
+            assert!(found.constrained.saving_ratio < 0.03, "{watts}: {found:?}");
+        }
+        // A board that draws little at every cap: the others contradict each other, too.
+        let idle = table([
+            (250.0, 7.09, 36.2),
+            (225.0, 7.05, 36.0),
+            (200.0, 7.02, 36.3),
+            (175.0, 7.02, 36.2),
+            (150.0, 7.06, 34.8),
+            (125.0, 7.13, 37.6),
+            (100.0, 7.16, 35.5),
+        ]);
+        assert_eq!(single_runs(&measured(CAPS, &idle)), [0_u64; 0]);
+    }
+
+    #[test]
+    fn caps_that_the_board_cannot_keep_accuse_no_lower_one() {
+        // One GPU of 212 W at most, metered with 60 W of its host; and boards that exceed each cap by 5 %, or by 8 W.
+        let host = [(300.0, 272.0), (271.0, 272.0), (243.0, 272.0), (214.0, 272.0), (186.0, 246.0), (157.0, 217.0), (129.0, 189.0)];
+        let over = [300.0, 275.0, 250.0, 225.0, 200.0, 175.0].map(|cap: f64| (cap, cap * 1.052));
+        let more = [200.0, 175.0, 150.0, 125.0, 100.0].map(|cap: f64| (cap, cap + 8.0));
+        let rows = |caps: &[(f64, f64)]| {
+            let of = |(row, (setting, watts)): (u64, &(f64, f64))| {
+                let duration_seconds = 100.0 + (300.0 - setting) * 0.05;
+                let energy_joules = duration_seconds * watts;
+                SettingMeasurement { setting: *setting, second_setting: None, duration_seconds, energy_joules, row }
+            };
+            (1..).zip(caps).map(of).collect::<Vec<_>>()
+        };
+        for caps in [&host[..], &over[..], &more[..]] {
+            assert_eq!(single_runs(&measured(CAPS, &rows(caps))), [0_u64; 0], "{caps:?}");
+        }
+    }
+
+    #[test]
+    fn of_the_reference_and_the_next_setting_both_are_named_if_either_may_be_off() {
+        let rows = table([
+            (1980.0, 128.06, 255.34),
+            (1770.0, 127.22, 223.41),
+            (1575.0, 128.07, 223.09),
+            (1365.0, 132.96, 199.70),
+            (1170.0, 149.81, 179.34),
+            (960.0, 177.53, 157.91),
+            (765.0, 215.17, 138.20),
+        ]);
+        let found = choose(CLOCKS, &rows, &limits(0.0), ChoiceMethod::Measured).unwrap();
+        assert_eq!(single_runs(&found), [2]);
+        assert_eq!(found.doubtful_reference.map(|run| run.row), Some(1));
     }
 
     #[test]
