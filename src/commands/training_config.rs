@@ -366,18 +366,19 @@ impl<'a> ConfigTranslator<'a> {
         if let Some(freezes) = training.dynamic_layer_freezing {
             let (effect, meaning) = match (freezes, self.args.layers) {
                 (false, _) => (false, "nothing is frozen without bounds.maxFrozenPrefixLayers".to_owned()),
+                (true, _) if self.on_deepspeed => {
+                    let why = "with DeepSpeed a freeze saves no computation, and plasticity is not measured: nothing is asked for without bounds.maxFrozenPrefixLayers";
+                    (false, why.to_owned())
+                }
                 (true, None) => (false, "how many blocks the model has is not in the file: name them with --layers".into()),
                 (true, Some(layers)) => {
                     self.bounds.insert("maxFrozenPrefixLayers".into(), json!(layers / 2));
                     self.package.insert("layers".into(), json!("auto"));
                     self.package.insert("plasticity_every".into(), json!(500));
-                    let mut why = format!(
+                    let why = format!(
                         "bounds.maxFrozenPrefixLayers: {}; package: layers=\"auto\", plasticity_every=500. Compare the loss with a run of fewer steps: J/sample always falls",
                         layers / 2
                     );
-                    if self.on_deepspeed {
-                        why += ". With DeepSpeed frozen weights do not move and no computation is saved, so that a freeze is taken back";
-                    }
                     (true, why)
                 }
             };
@@ -539,7 +540,7 @@ mps:
     fn what_is_set_elsewhere_is_there_for_programs() {
         let found = whole(FILE, &args(Some(3), Some(24))).unwrap();
         assert_eq!(Value::Object(found.settings), json!({ "processor.window_seconds": 60.0 }));
-        assert_eq!(Value::Object(found.package), json!({ "workload": "eadt/llm", "layers": "auto", "plasticity_every": 500 }));
+        assert_eq!(Value::Object(found.package), json!({ "workload": "eadt/llm" }), "DeepSpeed's hook measures no plasticity");
         let expected = json!({ "environment": { "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50" }, "replicas": 6 });
         assert_eq!(Value::Object(found.workload), expected);
         let hostile = "deepspeed: {\"x\\n---\\napiVersion: v1\": 1}\n";
@@ -566,13 +567,13 @@ mps:
         assert_eq!(effect_of(&effects, "deepspeed.gradient_clipping").meaning, "DeepSpeed reads it");
         let effect = |key: &str| effect_of(&effects, key);
         assert!(!effect("training.adaptive_precision").applies, "DeepSpeed fixes it");
-        assert!(effect("training.dynamic_layer_freezing").meaning.contains("no computation is saved"));
-        assert!(effect("training.dynamic_layer_freezing").meaning.contains("plasticity_every=500"));
+        let freezing = effect("training.dynamic_layer_freezing");
+        assert!(!freezing.applies && freezing.meaning.contains("with DeepSpeed a freeze saves no computation"));
         assert!(effect("mps.shared_resources").meaning.contains("spec.replicas: 6"));
         assert!(effects.iter().all(|effect| !effect.meaning.is_empty()));
         let spec = &policy["spec"];
         assert_eq!((&spec["updateMode"], &spec["training"]["globalBatchSize"]), (&json!("Enforce"), &json!(384)));
-        assert_eq!(spec["bounds"], json!({ "maxFrozenPrefixLayers": 12, "mpsThreadPercentage": { "min": 25, "max": 100 } }));
+        assert_eq!(spec["bounds"], json!({ "mpsThreadPercentage": { "min": 25, "max": 100 } }));
         serde_json::from_value::<eadt_kubernetes::policy::EnergyPolicySpec>(spec.clone())
             .expect("a policy that the actuator reads");
 
@@ -585,6 +586,11 @@ mps:
         );
         let freezing = effects.iter().find(|effect| effect.key == "training.dynamic_layer_freezing").unwrap();
         assert!(!freezing.applies && freezing.meaning.contains("--layers"));
+
+        let found = whole(&plain, &args(Some(3), Some(24))).unwrap();
+        assert_eq!(Value::Object(found.package), json!({ "workload": "eadt/llm", "layers": "auto", "plasticity_every": 500 }));
+        assert_eq!(found.policy["spec"]["bounds"]["maxFrozenPrefixLayers"], 12);
+        assert!(effect_of(&found.keys, "training.dynamic_layer_freezing").meaning.contains("plasticity_every=500"));
     }
 
     #[test]

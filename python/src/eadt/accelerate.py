@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .accumulation import AccumulatingJob
+from .batches import ranks_with_samples
 from .training import Job
 
 
@@ -14,8 +15,17 @@ def job(accelerator: Any, model: Any, optimizer: Any, *, layers: Any = "auto", *
     Where ``accelerator.accumulate`` accumulates gradients, call ``job.step`` for each micro-batch, or for each optimizer step.
     """
     scaler = getattr(accelerator, "scaler", None)
+    parallelism = getattr(accelerator, "parallelism_config", None)
+    # Without it all have their own, also if there are more later.
+    ranks = None if parallelism is None else ranks_with_samples(accelerator.num_processes, parallelism)
     made = AccumulatingJob(
-        model, optimizer, made_step=lambda: bool(accelerator.sync_gradients), layers=layers, scaler=scaler, precision=None, **options
+        model,
+        optimizer,
+        made_step=lambda: bool(accelerator.sync_gradients),
+        layers=layers,
+        scaler=scaler,
+        precision=None,
+        **{"data_ranks": ranks, **options},
     )
     refusal = (
         "Accelerate was started in BF16 and has no gradient scaler: restart with mixed_precision='fp16'"

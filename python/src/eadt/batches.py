@@ -1,8 +1,9 @@
-"""The samples of a batch, where a framework does not report them."""
+"""The samples of a batch, where a framework does not report them, and which ranks share them."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,15 @@ def batch_size(batch: Any) -> int | None:
             return int(part.shape[0])
     listed = next((part for part in _parts(batch) if isinstance(part, (list, tuple)) and part), None)
     return None if listed is None else len(listed)
+
+
+def ranks_with_samples(world: int, parallelism: Any) -> int:
+    """Returns how many ranks have samples of their own: those of tensor, context and sequence parallelism share theirs.
+
+    ``parallelism``: Accelerate's ``ParallelismConfig``, or ``None``.
+    """
+    sharing = math.prod(getattr(parallelism, name, None) or 1 for name in ("tp_size", "cp_size", "sp_size"))
+    return max(1, int(world // sharing))
 
 
 def _parts(batch: Any) -> Iterator[Any]:

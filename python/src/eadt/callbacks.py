@@ -14,7 +14,7 @@ from .training import Job, autocast_precision, check_layers
 logger = logging.getLogger("eadt")
 
 #: Options that a callback gives to its job itself.
-GIVEN: Final = frozenset({"self", "model", "optimizer", "layers", "freezer", "client_options"})
+GIVEN: Final = frozenset({"self", "model", "optimizer", "layers", "freezer", "data_ranks", "client_options"})
 #: Options of ``Client`` that its job gives itself.
 GIVEN_TO_CLIENTS: Final = frozenset({"self", "rank"})
 #: Names of figures that a warning lists, at most.

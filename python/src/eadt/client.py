@@ -240,7 +240,10 @@ class Client:
             newest["time"] = moment
 
     def mark(self, **fields: Any) -> int:
-        """Keeps an event that begins or ends something; it is sent at once, and again until it arrived. Returns its time in nanoseconds."""
+        """Keeps an event; it is sent again until it arrived. Returns its time in nanoseconds.
+
+        A start and an end are sent at once, and the others if many are kept.
+        """
         return self._mark(fields, None)
 
     def _mark(self, fields: dict[str, Any], ended: int | None) -> int:
@@ -258,9 +261,11 @@ class Client:
                 if fields.get("phase") == "started":
                     self._begin_job()
                 self._keep(moment, fields)
+                is_urgent = "phase" in fields or len(self._events) >= KEPT_EVENTS // 2
             if not self._is_running:
                 self._start()
-            self._wake.set()
+            if is_urgent:
+                self._wake.set()
         except Exception as error:
             self.note_failure(error)
         return moment
@@ -424,7 +429,7 @@ class Client:
             if closing:
                 self._drop_connection()
                 return
-            # Marks wake the thread at once; a server that failed is left alone all the same.
+            # A start and an end wake the thread at once; a server that failed is left alone all the same.
             if backoff:
                 time.sleep(min(1.0, backoff) if not self._closing else 0.0)
 

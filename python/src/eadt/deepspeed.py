@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from .accumulation import AccumulatingJob
-from .freeze import find_blocks, unwrapped
+from .freeze import find_blocks
 from .training import Job
 
 #: The key of a group that names which block it is; -1: everything else.
@@ -141,14 +141,18 @@ class _EngineSteps:
         return engine.micro_steps % accumulated == 0 if before is None else self._steps != before
 
 
-def wrap(engine: Any, **options: Any) -> Job:
+def wrap(engine: Any, *, layers: Any = "auto", **options: Any) -> Job:
     """Returns a job of a DeepSpeed engine; its precision is fixed at ``initialize`` and is reported as it is.
 
     Call ``job.step`` after ``engine.step``, for each micro-batch, or for each optimizer step.
+    ``layers``: the blocks that ``parameter_groups`` was given; ``"auto"``: those that it finds; ``None``: no block may be frozen.
     """
-    freezer = GroupFreezer(engine)
-    blocks = find_blocks(unwrapped(engine)) or None
-    made = AccumulatingJob(engine, None, made_step=_EngineSteps(engine).made_step, freezer=freezer, layers=blocks, **options)
+    freezer = None if layers is None else GroupFreezer(engine)
+    # Ranks of tensor, pipeline and sequence parallelism share their samples.
+    ranks = getattr(engine, "dp_world_size", None) or None
+    made = AccumulatingJob(
+        engine, None, made_step=_EngineSteps(engine).made_step, freezer=freezer, layers=layers, **{"data_ranks": ranks, **options}
+    )
     made.precision_refusal = (
         "DeepSpeed fixes its precision at initialize, and its checkpoints are not portable across it: restart with a conversion"
     )

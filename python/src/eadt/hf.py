@@ -12,6 +12,7 @@ from typing import Any, Final
 import transformers
 from transformers import TrainerCallback
 
+from .batches import ranks_with_samples
 from .callbacks import ValidationLoss, check_options
 from .freeze import BlockFreezer, give_back
 from .passed import MethodReplacement, PassedBatches, watch_loop
@@ -322,10 +323,7 @@ def _steps_at_ends_of_epochs() -> bool:
 
 
 def _data_ranks(args: Any) -> int:
-    """Returns how many ranks have samples of their own: those of tensor, context and sequence parallelism share theirs."""
-    config = getattr(args, "parallelism_config", None)
-    sharing = math.prod(getattr(config, name, None) or 1 for name in ("tp_size", "cp_size", "sp_size"))
-    return max(1, int(args.world_size // sharing))
+    return ranks_with_samples(args.world_size, getattr(args, "parallelism_config", None))
 
 
 def _learning_rate(scheduler: Any, optimizer: Any) -> float | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -12,6 +14,7 @@ from .batches import batch_size
 from .callbacks import ValidationLoss, check_options
 from .directives import rank_and_world
 from .freeze import BlockFreezer, give_back, owner_of
+from .passed import MethodReplacement
 from .training import Job, quiet
 
 #: Names by which modules usually log the loss on data that they do not train on.
@@ -32,8 +35,10 @@ FIRST_LOADER: Final = "/dataloader_idx_0"
 
 
 class EadtCallback(Callback):  # type: ignore[misc]
-    """Reports steps, samples and loss; takes directives up between steps, after a checkpoint if ``checkpoint_folder`` is given.
+    """Reports steps, samples and loss; takes directives up between steps, after a checkpoint that it writes.
 
+    ``checkpoint_folder``: where it writes them; else the folder of the trainer's ``ModelCheckpoint``, or ``checkpoints`` in its
+    ``default_root_dir``.
     ``samples_of``: the samples of a batch, where they are not the length of its first tensor.
     ``validation_loss``: the name by which the module logs it; else the first one of ``VALIDATION_LOSSES`` that it logs, of several
     validation loaders that of the first.
@@ -62,6 +67,10 @@ class EadtCallback(Callback):  # type: ignore[misc]
         self._kept: dict[str, Any] = {}
         #: Samples since the last step: with accumulated gradients those of several batches.
         self._samples = 0.0
+        #: Whether a checkpoint was begun that is not reported yet.
+        self._is_saved = False
+        #: The newest checkpoint that was written for a directive.
+        self._written: str | None = None
         #: The batch that is trained on, with the batches that were started and processed before it.
         self._batch: tuple[Any, int, int] | None = None
 
@@ -77,9 +86,8 @@ class EadtCallback(Callback):  # type: ignore[misc]
         if self._trainer is not None:
             steps += int(self._trainer.global_step) != self._global_step
             pending += self._samples_of_now(self._trainer)
-        ranks = rank_and_world()
         return {
-            "samples_total": self.job.samples_total + pending * (1 if ranks is None else ranks[1]),
+            "samples_total": self.job.samples_total + self.job.of_all_ranks(pending),
             "steps_total": steps,
             "global_step": self._global_step if self._trainer is None else int(self._trainer.global_step),
         }
@@ -122,9 +130,9 @@ class EadtCallback(Callback):  # type: ignore[misc]
         is_sharded = "FSDP" in type(trainer.strategy).__name__
         owner = None if freezer is None or is_sharded else owner_of(pl_module, freezer.blocks)
         model = pl_module if owner is None else owner
-        self.job = Job(model, optimizers, freezer=freezer, **{"scaler": scaler, **self._options})
+        self.job = Job(model, optimizers, freezer=freezer, data_ranks=_data_ranks(trainer), **{"scaler": scaler, **self._options})
         self.job.precision_refusal = "Lightning fixes its precision at the start: restart with another precision of the Trainer"
-        self._trainer, self._batch = trainer, None
+        self._trainer, self._batch, self._is_saved = trainer, None, False
         self._global_step, self._samples = int(trainer.global_step), 0.0
         self._go_on(self.job, len(optimizers))
         self._expected = _expected_steps(trainer, pl_module)
@@ -141,6 +149,7 @@ class EadtCallback(Callback):  # type: ignore[misc]
 
     @quiet
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self._report_saved()
         progress = trainer.fit_loop.epoch_loop.batch_progress.total
         self._batch = (batch, progress.started, progress.processed)
 
@@ -153,6 +162,9 @@ class EadtCallback(Callback):  # type: ignore[misc]
             return
         self._validation_loss.warn_if_missing()
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        accumulated = int(trainer.accumulate_grad_batches)
+        if loss is not None and accumulated > 1:
+            loss = _Multiple(loss, accumulated)
         self._count(job, batch)
         if trainer.global_step == self._global_step:
             return
@@ -164,9 +176,35 @@ class EadtCallback(Callback):  # type: ignore[misc]
             fields["learning_rate"] = rate
         job.step(samples, loss=loss, epoch=float(trainer.current_epoch), **fields)
         if job.checkpoint_due():
-            if self._folder is not None:
-                trainer.save_checkpoint(f"{self._folder}/eadt-{trainer.global_step}.ckpt")
+            self._checkpoint(trainer, job)
+
+    def _checkpoint(self, trainer: Any, job: Job) -> None:
+        """Writes the checkpoint that a directive waits for, in the place of the one before it."""
+        path = _checkpoint_path(trainer, self._folder)
+        is_new = not os.path.exists(path)
+        failure = job.first_failure(lambda: _write_checkpoint(trainer, path))
+        self._is_saved = False
+        if failure is None:
+            before, self._written = self._written, path
+            if before not in (None, path):
+                _remove_checkpoint(trainer, before)
             job.checkpointed()
+            return
+        if is_new:
+            # A part of it is no checkpoint.
+            _remove_checkpoint(trainer, path)
+        job.checkpoint_failed(failure)
+
+    @quiet
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        # Of one with the weights alone, from which no training goes on, this is not called. It is written after this.
+        self._is_saved = True
+
+    def _report_saved(self) -> None:
+        """Reports a checkpoint that another callback or the loop wrote, where training goes on: one that fails ends it."""
+        is_saved, self._is_saved = self._is_saved, False
+        if is_saved and self.job is not None:
+            self.job.mark_checkpoint()
 
     def _count(self, job: Job, batch: Any) -> None:
         """Adds the samples of a batch; what keeps them from being counted does not keep the step from being reported."""
@@ -184,6 +222,12 @@ class EadtCallback(Callback):  # type: ignore[misc]
         return {} if self._expected is None else {"steps_remaining": max(0.0, self._expected - self._global_step)}
 
     @quiet
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        # Validation may take long.
+        if self._trainer is not None:
+            self._report_saved()
+
+    @quiet
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         # After the training, `validate` evaluates what is no job any more.
         if self.job is None or self._trainer is None or trainer.sanity_checking:
@@ -194,6 +238,7 @@ class EadtCallback(Callback):  # type: ignore[misc]
 
     @quiet
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self._report_saved()
         self._end()
 
     @quiet
@@ -210,6 +255,68 @@ class EadtCallback(Callback):  # type: ignore[misc]
             self._kept = kept if kept.get("global_step") else {}
         self._trainer = self._batch = None
         self.job.close()
+
+
+class _Multiple:
+    """A multiple of a loss, which is computed where it is read: Lightning divides losses by the batches of a step."""
+
+    def __init__(self, loss: Any, times: int) -> None:
+        self._loss, self._times = loss, times
+
+    def __float__(self) -> float:
+        return float(self._loss) * self._times
+
+
+def _data_ranks(trainer: Any) -> int | None:
+    """Returns how many ranks have samples of their own, as Lightning's own sampler has it; ``None``: not known."""
+    try:
+        return max(1, int(trainer.distributed_sampler_kwargs["num_replicas"]))
+    except Exception:
+        # The strategy is for one process, or another package's.
+        return None
+
+
+def _checkpoint_path(trainer: Any, folder: str | None) -> str:
+    """Returns where the checkpoint of this step goes. In the folder of the trainer's own, ``ckpt_path="last"`` finds it."""
+    if folder is None:
+        folder = getattr(trainer.checkpoint_callback, "dirpath", None) or os.path.join(trainer.default_root_dir, "checkpoints")
+    return os.path.join(folder, f"last-eadt-{trainer.global_step}.ckpt")
+
+
+def _remove_checkpoint(trainer: Any, path: str | None) -> None:
+    with contextlib.suppress(Exception):
+        trainer.strategy.remove_checkpoint(path)
+
+
+def _write_checkpoint(trainer: Any, path: str) -> str | None:
+    """Writes a checkpoint; returns why that failed. A rank that cannot write it comes all the same to where the others wait for it.
+
+    Strategies whose ranks write together (FSDP, DeepSpeed) may wait inside for one that fails.
+    """
+    failures: list[str] = []
+    reached: list[bool] = []
+
+    def make(save: Any) -> Any:
+        def save_or_note(*arguments: Any, **options: Any) -> None:
+            reached.append(True)
+            try:
+                save(*arguments, **options)
+            except Exception as error:
+                failures.append(str(error) or type(error).__name__)
+
+        return save_or_note
+
+    replaced = MethodReplacement(trainer.strategy, "save_checkpoint", make)
+    try:
+        trainer.save_checkpoint(path)
+    except Exception as error:
+        # What it keeps could not be collected, for instance by the module's own `on_save_checkpoint`.
+        failures.append(str(error) or type(error).__name__)
+        if not reached:
+            trainer.strategy.barrier("Trainer.save_checkpoint")
+    finally:
+        replaced.close()
+    return failures[0] if failures else None
 
 
 def _usual_loss(names: Iterable[str]) -> str | None:

@@ -1,7 +1,7 @@
-"""Replaces methods of a Hugging Face trainer while it trains, in its own process.
+"""Replaces methods of a trainer while it trains, in its own process.
 
-The batches that it trains on are counted: a loader's batch size is not that of each batch. And it is noticed that a training raises, for
-which callbacks have no event.
+Of Hugging Face's, the batches that it trains on are counted: a loader's batch size is not that of each batch. And it is noticed that a
+training raises, for which callbacks have no event.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ SEED = 0
 COLLECTIVE: Final = (
     "ranks exchange weights in its pass (FSDP, DeepSpeed), and would wait for one where it fails: give it in job.step(plasticity=...)"
 )
+PARTITIONED: Final = "ZeRO-3 counts passes in the modules, which a pass more would change: give it in job.step(plasticity=...)"
 #: Names of attributes that a reason lists, at most.
 NAMES_LISTED = 3
 #: Classes that exchange something between ranks in a pass.
@@ -87,6 +88,8 @@ class PlasticityMeter:
 
     def refusal(self, ranks: int = 1) -> str | None:
         """Returns why the pass cannot be made: a failure in it must not have other ranks wait in its collectives."""
+        if any(hasattr(weight, "ds_id") for weight in self._model.parameters()):
+            return PARTITIONED
         has_collectives = is_sharded(self._model) or any(type(part).__name__ in REDUCING for part in self._model.modules())
         return COLLECTIVE if ranks > 1 and has_collectives else None
 

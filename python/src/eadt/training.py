@@ -51,6 +51,7 @@ class Job:
     ``scaler``: the ``GradScaler`` of the loop. ``precision``: with which ``autocast()`` starts: ``fp32``, ``bf16`` or ``fp16``.
     ``agree_every``: steps after which rank 0 sends the others a directive.
     ``plasticity_every``: steps between two measurements of the blocks' plasticity; 0: none.
+    ``data_ranks``: ranks that have samples of their own, if others share theirs (tensor, pipeline or context parallelism); ``None``: all.
     ``client``: one of your own; else its options: ``url``, ``workload``, ``token_file``, ``ca_file``, ``directives_file``,
     ``interval_seconds`` (seconds between two requests, at least).
     """
@@ -67,9 +68,11 @@ class Job:
         agree_every: int = AGREE_EVERY,
         plasticity_every: int = 0,
         freezer: Any = None,
+        data_ranks: int | None = None,
         **client_options: Any,
     ) -> None:
         check_layers(layers)
+        check_data_ranks(data_ranks)
         precision = autocast_precision(precision)
         self.model = model
         self.rank = default_rank()
@@ -126,6 +129,7 @@ class Job:
         self._device: Any = None
         #: The others, as looked up at the start and whenever they agree, and how many there were at most.
         self._most_ranks = 1
+        self._data_ranks = data_ranks
         self._look_up_rank()
         #: Measures the plasticity of the blocks every so many steps; 0: it does not.
         self._plasticity_every = max(0, plasticity_every)
@@ -181,7 +185,7 @@ class Job:
     @property
     def samples_total(self) -> float:
         """Samples of all ranks since the first start. A job that goes on from a checkpoint sets it, and ``steps_total``."""
-        return self._samples + _samples_of(self._counted) * self._world
+        return self._samples + self.of_all_ranks(_samples_of(self._counted))
 
     @samples_total.setter
     def samples_total(self, samples: float) -> None:
@@ -190,7 +194,11 @@ class Job:
             self._note_samples(number)
         else:
             self._restored_samples += number - self.samples_total
-            self._samples = number - _samples_of(self._counted) * self._world
+            self._samples = number - self.of_all_ranks(_samples_of(self._counted))
+
+    def of_all_ranks(self, samples: float) -> float:
+        """Returns the samples of all ranks in a step where this one has ``samples``; ranks that share theirs count once."""
+        return samples * (self._world if self._data_ranks is None else self._data_ranks)
 
     def _computed(self) -> float:
         """Returns the samples that were computed by this process and the other ranks."""
@@ -324,7 +332,7 @@ class Job:
                     samples += number
                 if more_fields:
                     fields.update(more_fields)
-            self._samples += samples * self._world
+            self._samples += self.of_all_ranks(samples)
             if not self._is_leader:
                 self._keeps_loss, self._loss = False, None
                 return
@@ -385,8 +393,8 @@ class Job:
         def measure() -> None:
             measured.append(meter.measure())
 
-        refusal = self._first_failure(lambda: "no blocks were found" if meter is None else meter.refusal(self._world))
-        refusal = refusal or self._first_failure(measure)
+        refusal = self.first_failure(lambda: "no blocks were found" if meter is None else meter.refusal(self._world))
+        refusal = refusal or self.first_failure(measure)
         try:
             if refusal is not None:
                 self._plasticity_every, self._meter = 0, None
@@ -399,7 +407,7 @@ class Job:
         except Exception as error:
             self.client.note_failure(error)
 
-    def _first_failure(self, act: Callable[[], Any]) -> str | None:
+    def first_failure(self, act: Callable[[], Any]) -> str | None:
         """Does something on every rank; returns why it failed on the first one where it did. A collective, whatever happens in it."""
         try:
             failure = act()
@@ -422,15 +430,27 @@ class Job:
 
     def checkpointed(self) -> None:
         """Reports that a checkpoint is complete, and takes up what was asked. A collective: call it on every rank."""
-        self.checkpoints += 1
         self._report_counted()
         self._agree()
         directive = self._pending
         if directive is not None and self.checkpoint_due() and self._closed_at != self.steps_total:
             self._pending = None
             self._take_up(directive)
+        self.mark_checkpoint()
+
+    def mark_checkpoint(self) -> None:
+        """Reports that a checkpoint is complete, at which nothing is taken up. No collective."""
+        self.checkpoints += 1
+        self._report_counted()
         if self._leads() and self._closed_at != self.steps_total:
             self.client.mark(checkpoint_time=event_time(), steps_total=self.steps_total, **self._state())
+
+    def checkpoint_failed(self, why: str) -> None:
+        """Refuses what waits for a checkpoint that was not written. The same on every rank."""
+        directive, self._pending = self._pending, None
+        if directive is not None:
+            self._checkpointed_for = directive.decision_id
+            self._acknowledge(directive, f"no checkpoint was written: {why}")
 
     def close(self) -> None:
         """Reports the end; returns within two seconds. A job that was not closed does so at the end of the interpreter."""
@@ -735,7 +755,7 @@ class Job:
             if self._freezer is not None and self._freezer.blocks:
                 self._freezer.freeze(layers)
 
-        failure = self._first_failure(freeze)
+        failure = self.first_failure(freeze)
         if failure is not None and self._freezer is not None:
             with contextlib.suppress(Exception):
                 self._freezer.freeze(0)
@@ -872,6 +892,12 @@ def check_layers(layers: Any) -> None:
     is_auto = isinstance(layers, str) and layers == "auto"
     if layers is not None and not is_auto and (isinstance(layers, str) or not hasattr(layers, "__iter__")):
         raise TypeError(f"layers is {layers!r}: give 'auto', a list of the model's blocks from the input side, or None")
+
+
+def check_data_ranks(ranks: Any) -> None:
+    """Refuses ``data_ranks`` that are no number of ranks: raises ``TypeError``, where the job is made."""
+    if ranks is not None and (not isinstance(ranks, int) or ranks < 1):
+        raise TypeError(f"data_ranks is {ranks!r}: give the number of ranks that have samples of their own, from 1, or None")
 
 
 def autocast_precision(precision: str | None) -> str | None:

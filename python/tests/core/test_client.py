@@ -24,7 +24,7 @@ from unittest import mock
 
 import eadt
 from eadt import Client, event_precision, measure
-from eadt.client import QUEUED_REPORTS, default_rank, default_workload
+from eadt.client import KEPT_EVENTS, QUEUED_REPORTS, default_rank, default_workload
 from eadt.directives import DIRECTIVE_KEYS, Directive
 from eadt.events import CHOICES, NUMBERS, PROGRESS_FIELDS, TEXTS, TIMES, WHOLE_NUMBERS, plain_event
 from eadt.training import MAX_COUNTED, _number
@@ -719,6 +719,20 @@ class TestReports(unittest.TestCase):
         self.assertEqual([event["phase"] for event in self.server.events if "phase" in event], ["started", "finished", "finished"])
         self.assertEqual([event["validation_loss"] for event in self.server.events if "validation_loss" in event], [0.5])
 
+    def test_evaluations_and_checkpoints_wait_for_the_next_report_unless_many_are_kept(self) -> None:
+        with eadt.job(client=self.client(interval_seconds=600.0)) as job:
+            for loss in range(5):
+                job.step(samples=8)
+                job.evaluated(loss)
+                job.checkpointed()
+        self.assertLessEqual(len(self.server.requests), 2, "the start and the end")
+        self.assertEqual([event["validation_loss"] for event in self.server.events if "validation_loss" in event], [0, 1, 2, 3, 4])
+        client = self.client(interval_seconds=600.0)
+        for loss in range(KEPT_EVENTS // 2):
+            client.mark(validation_loss=loss)
+        wait_for(lambda: client.sent)
+        client.close()
+
     def test_a_refused_event_that_was_not_sent_is_not_counted(self) -> None:
         places = (-1, 7, True, "0", None, 2**70)
         self.server.answer = {"refused": [{"index": index, "status": 429, "error": "full"} for index in places]}
@@ -726,6 +740,7 @@ class TestReports(unittest.TestCase):
         with client._lock:
             client.mark(span="1")
             client.mark(span="2")
+        client._wake.set()
         wait_for(lambda: client.sent)
         self.assertEqual(client.sent, 1)
         self.server.answer = {"refused": [{"index": 0, "status": 422, "error": "wrong"}] * 3}
@@ -1108,12 +1123,21 @@ class TestFailures(unittest.TestCase):
         self.assertTrue(any("no field validationloss, which is not sent; did you mean validation_loss?" in line for line in notes), notes)
         self.assertTrue(any(line.endswith("no field xyzzy, which is not sent") for line in notes), notes)
 
+    def test_ranks_that_share_their_samples_count_once(self) -> None:
+        job = eadt.job(url=absent_url(), workload="n/a", data_ranks=3)
+        job.samples_total = 100.0
+        job.step(samples=8)
+        self.assertEqual((job.samples_total, job.of_all_ranks(2.0)), (124.0, 6.0))
+
     def test_options_that_mean_nothing_are_refused_where_the_job_is_made(self) -> None:
         for layers in ("all", 17, 0):
             with self.assertRaisesRegex(TypeError, "give 'auto', a list of the model's blocks from the input side, or None"):
                 eadt.job(layers=layers)
         with self.assertRaisesRegex(ValueError, r"precision is 'int8': job.autocast\(\) computes in fp32, bf16 or fp16"):
             eadt.job(precision="int8")
+        for ranks in (0, -1, 1.5, "all"):
+            with self.assertRaisesRegex(TypeError, "give the number of ranks that have samples of their own"):
+                eadt.job(data_ranks=ranks)
         for seconds in (0, -1, None, "soon", math.nan, math.inf, 1e12):
             with self.assertRaisesRegex(ValueError, "interval_seconds is .*: give a number of seconds above 0, at most 86400"):
                 eadt.job(interval_seconds=seconds)

@@ -198,6 +198,22 @@ class TestDeepSpeed(unittest.TestCase):
         self.assertEqual((engine.global_steps, end["steps_total"], end["samples_total"]), (5, 5, 5 * 4 * 8.0))
         self.assertEqual((taken, job.answers), ([3], [("d-1", None)]))
 
+    def test_options_of_a_job_are_taken_and_what_cannot_be_measured_is_refused(self) -> None:
+        engine = engine_of(3, grouped=True)
+        options: dict[str, Any] = {"workload": "n/a", "url": absent_url(), "plasticity_every": 1}
+        with self.assertLogs("eadt", "WARNING") as logs, eadt.deepspeed.wrap(engine, layers="auto", **options) as job:
+            job.step(samples=8)
+        self.assertEqual((job.frozen_layers, [line for line in logs.output if "ZeRO-3 counts passes" in line]), (0, logs.output[:1]))
+        self.assertIsNone(eadt.deepspeed.wrap(engine, layers=None, **options).frozen_layers)
+        with self.assertRaisesRegex(TypeError, "give 'auto'"):
+            eadt.deepspeed.wrap(engine, layers=2, **options)
+
+    def test_ranks_that_share_their_samples_count_once(self) -> None:
+        engine = engine_of(2, grouped=True)
+        self.assertEqual(engine.dp_world_size, 1)
+        engine.dp_world_size = 4
+        self.assertEqual(eadt.deepspeed.wrap(engine, workload="n/a").of_all_ranks(8.0), 32.0)
+
     def test_the_plain_freezer_refuses_an_engine(self) -> None:
         from eadt.freeze import BlockFreezer
 

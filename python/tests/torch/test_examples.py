@@ -14,6 +14,10 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
+
+import torch
+from examples import plain
 
 from tests.servers import RealCollector
 
@@ -93,6 +97,19 @@ class TestExamples(unittest.TestCase):
                 self.assertTrue(acknowledged, own[-2:])
                 self.assertEqual((acknowledged[-1]["frozen_prefix_layers"], acknowledged[-1]["layers"]), (2, 6))
                 self.assertNotIn("directive_refused", acknowledged[-1])
+
+
+class TestPlain(unittest.TestCase):
+    def test_it_goes_on_from_its_checkpoint(self) -> None:
+        kept = []
+        with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, {"EADT_DISABLED": "1"}):
+            for steps in ("2", "3", "3"):
+                with mock.patch.object(sys, "argv", ["plain", "--steps", steps, "--folder", folder]):
+                    plain.main()
+                saved = torch.load(f"{folder}/plain.pt", weights_only=True)
+                moments = {int(state["step"]) for state in saved["optimizer"]["state"].values()}
+                kept.append((saved["steps"], saved["samples"], moments))
+        self.assertEqual(kept, [(2, 16.0, {2}), (3, 24.0, {3}), (3, 24.0, {3})])
 
 
 if __name__ == "__main__":

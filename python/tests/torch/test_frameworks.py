@@ -8,24 +8,39 @@ import os
 import signal
 import tempfile
 import unittest
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 from unittest import mock
 
 import lightning.pytorch as pl
 import torch
 import torch.distributed as distributed
 from accelerate import Accelerator
+from accelerate.parallelism_config import ParallelismConfig
 from accelerate.state import AcceleratorState
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.strategies import ModelParallelStrategy, SingleDeviceStrategy
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import BatchEncoding
 
 import eadt.accelerate
 from eadt.accumulation import AccumulatingJob
-from eadt.lightning import EadtCallback, _refusal_of_strategy, batch_size
+from eadt.lightning import EadtCallback, _data_ranks, _refusal_of_strategy, batch_size
+from eadt.training import Job
 from tests.models import SmallGpt, batches, loss_of, moved, weights
 from tests.servers import Recorder, wait_for
 
 torch.set_num_threads(1)
 os.environ["EADT_WORKLOAD"] = "n/a"
+
+
+#: Options of a trainer on the CPU that writes nothing by itself.
+PLAIN: Final[dict[str, Any]] = {
+    "accelerator": "cpu",
+    "logger": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "enable_checkpointing": False,
+}
 
 
 class Lit(pl.LightningModule):
@@ -87,6 +102,19 @@ class Saves(pl.Callback):
             trainer.save_checkpoint(self.path)
 
 
+class Waits(pl.Callback):
+    """Lets the batches begin when the directive is there: a busy machine may be through with them before."""
+
+    def __init__(self, callback: EadtCallback) -> None:
+        self.callback = callback
+
+    def on_train_start(self, *_: Any) -> None:
+        job = self.callback.job
+        assert job is not None
+        # The answer to the start asks nothing.
+        wait_for(lambda: job.client.report() or job.client.directive()[0])
+
+
 class Frameworks(unittest.TestCase):
     def setUp(self) -> None:
         self.server = Recorder()
@@ -107,13 +135,6 @@ class TestLightning(Frameworks):
         callback = EadtCallback(url=self.server.url, interval_seconds=0.05, agree_every=2)
 
         class Watch(pl.Callback):
-            def on_train_start(self, *_: Any) -> None:
-                # The batches begin when the directive is there: a busy machine may be through with them before.
-                job = callback.job
-                assert job is not None
-                # The answer to the start asks nothing.
-                wait_for(lambda: job.client.report() or job.client.directive()[0])
-
             def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
                 if callback.job is not None and callback.job.frozen_layers == 2 and "before" not in seen:
                     seen["before"] = [weights(block) for block in module.model.blocks]
@@ -125,7 +146,7 @@ class TestLightning(Frameworks):
             callback._folder = folder
             trainer = pl.Trainer(
                 max_epochs=1,
-                callbacks=[callback, Watch()],
+                callbacks=[callback, Waits(callback), Watch()],
                 accelerator="cpu",
                 logger=False,
                 enable_checkpointing=False,
@@ -140,14 +161,85 @@ class TestLightning(Frameworks):
         self.assertEqual((self.acknowledgement()["frozen_prefix_layers"], self.server.events[-1]["phase"]), (2, "finished"))
         self.assertEqual(self.server.events[-1]["samples_total"], 800)
 
+    def checkpoints(self) -> set[str]:
+        """Returns the times of checkpoints that were reported."""
+        return {event["checkpoint_time"] for event in self.server.events if "checkpoint_time" in event}
+
+    def test_a_checkpoint_is_written_where_the_trainer_writes_its_own_and_is_where_a_training_goes_on(self) -> None:
+        self.ask(checkpoint_now=True)
+        for own, expected in (({}, "checkpoints"), ({"dirpath": "own", "every_n_epochs": 9}, "own")):
+            with self.subTest(expected), tempfile.TemporaryDirectory() as folder:
+                self.server.events.clear()
+                callback = EadtCallback(url=self.server.url, interval_seconds=0.05, agree_every=2)
+                kept = [ModelCheckpoint(**{**own, "dirpath": f"{folder}/own"})] if own else []
+                options: dict[str, Any] = {**PLAIN, "enable_checkpointing": bool(own), "default_root_dir": folder}
+                pl.Trainer(max_epochs=1, callbacks=[callback, Waits(callback), *kept], **options).fit(Lit(), self.loader(8))
+                written = [name for name in os.listdir(f"{folder}/{expected}") if name.startswith("last-eadt-")]
+                assert callback.job is not None
+                self.assertEqual((len(written), len(self.checkpoints())), (1, 1))
+                self.assertEqual(callback.job.answers, [("d-1", None)])
+                if not own:
+                    continue
+                # It is the last one for Lightning.
+                later = pl.Trainer(max_epochs=1, callbacks=[EadtCallback(url=self.server.url), *kept], **options)
+                self.server.events.clear()
+                later.fit(Lit(), self.loader(8), ckpt_path="last", weights_only=False)
+                begun = min(event["steps_total"] for event in self.server.events if "steps_total" in event)
+                self.assertEqual(f"last-eadt-{begun}.ckpt", written[0])
+
+    def test_a_checkpoint_that_cannot_be_written_is_refused_once_and_no_rank_waits(self) -> None:
+        self.ask(checkpoint_now=True)
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(SingleDeviceStrategy, "barrier") as barrier:
+            open(f"{folder}/file", "w").close()
+            callback = EadtCallback(checkpoint_folder=f"{folder}/file/in", url=self.server.url, interval_seconds=0.05, agree_every=2)
+            trainer = pl.Trainer(max_epochs=1, callbacks=[callback, Waits(callback)], default_root_dir=folder, **PLAIN)
+            trainer.fit(Lit(), self.loader(8))
+        self.assertEqual(barrier.mock_calls.count(mock.call("Trainer.save_checkpoint")), 1)
+        self.assertEqual((trainer.global_step, self.checkpoints()), (8, set()))
+        self.assertNotIn("save_checkpoint", vars(trainer.strategy))
+        self.assertIn("no checkpoint was written", self.acknowledgement()["directive_refused"])
+
+    def test_checkpoints_of_the_trainer_are_reported_if_a_training_goes_on_from_them(self) -> None:
+        for weights_alone, expected in ((False, 2), (True, 0)):
+            with self.subTest(weights_alone=weights_alone), tempfile.TemporaryDirectory() as folder:
+                self.server.events.clear()
+                callback = EadtCallback(url=self.server.url, interval_seconds=0.05)
+                own = ModelCheckpoint(dirpath=folder, every_n_train_steps=3, save_top_k=-1, save_weights_only=weights_alone)
+                options = {**PLAIN, "enable_checkpointing": True}
+                pl.Trainer(max_epochs=1, callbacks=[own, callback], default_root_dir=folder, **options).fit(Lit(), self.loader(8))
+                self.assertEqual((len(os.listdir(folder)), len(self.checkpoints())), (2, expected))
+                steps = {event["steps_total"] for event in self.server.events if "checkpoint_time" in event}
+                self.assertEqual(steps, {3, 6} if expected else set())
+
+    def test_the_loss_of_several_batches_a_step_is_that_of_a_batch(self) -> None:
+        class Constant(Lit):
+            def training_step(self, batch: torch.Tensor, _: int) -> Any:
+                return {"loss": 0.0 * loss_of(self.model, batch[0]) + 3.0}
+
+        for accumulated in (1, 4):
+            with self.subTest(accumulated), tempfile.TemporaryDirectory() as folder:
+                self.server.events.clear()
+                self.trainer(max_epochs=1, accumulate_grad_batches=accumulated, default_root_dir=folder).fit(Constant(), self.loader(8))
+                self.assertEqual({event["loss"] for event in self.server.events if "loss" in event}, {3.0})
+
+    def test_ranks_that_share_their_samples_count_once(self) -> None:
+        sampler = mock.PropertyMock(return_value={"num_replicas": 3, "rank": 0})
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(pl.Trainer, "distributed_sampler_kwargs", sampler):
+            options = {"accumulate_grad_batches": 4, "default_root_dir": folder}
+            path = f"{folder}/saved.ckpt"
+            self.trainer(Saves(path, 1), max_epochs=1, **options).fit(Lit(), self.loader(8))
+            ends = [self.server.events[-1]["samples_total"]]
+            self.trainer(max_epochs=1, **options).fit(Lit(), self.loader(8), ckpt_path=path, weights_only=False)
+            ends.append(self.server.events[-1]["samples_total"])
+        self.assertEqual(ends, [3 * 64.0, 3 * 64.0])
+
     def test_bf16_mixed_is_reported_as_it_is(self) -> None:
         self.trainer(max_epochs=1, precision="bf16-mixed").fit(Lit(), self.loader(4))
         self.assertEqual(self.server.events[-1]["precision"], "bf16")
 
     def trainer(self, *callbacks: Any, plasticity_every: int = 0, **options: Any) -> pl.Trainer:
         self.callback = EadtCallback(url=self.server.url, interval_seconds=0.05, plasticity_every=plasticity_every)
-        plain = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
-        return pl.Trainer(accelerator="cpu", callbacks=[self.callback, *callbacks], **plain, **options)
+        return pl.Trainer(callbacks=[self.callback, *callbacks], **PLAIN, **options)
 
     def loader(self, count: int) -> Any:
         return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.cat(list(batches(count)))), batch_size=8)
@@ -330,6 +422,15 @@ class TestStrategies(unittest.TestCase):
                 strategy.model = torch.nn.parallel.DistributedDataParallel(Lit(), **options)
                 self.assertEqual("find_unused_parameters=True" in (_refusal_of_strategy(strategy) or ""), is_refused)
 
+    def test_ranks_of_tensor_parallelism_share_their_samples(self) -> None:
+        distributed.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
+        self.addCleanup(distributed.destroy_process_group)
+        strategy = ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=4)
+        strategy._device_mesh = distributed.init_device_mesh("cpu", (2, 4), mesh_dim_names=("data_parallel", "tensor_parallel"))
+        trainer = mock.Mock(distributed_sampler_kwargs=strategy.distributed_sampler_kwargs)
+        ranks = [_data_ranks(trainer), _data_ranks(mock.Mock(distributed_sampler_kwargs=None))]
+        self.assertEqual((ranks, [Job(workload="n/a", data_ranks=one).of_all_ranks(8.0) for one in ranks]), ([2, None], [16.0, 64.0]))
+
     def test_deepspeed_is_refused(self) -> None:
         from lightning.pytorch.strategies import DeepSpeedStrategy
 
@@ -404,6 +505,19 @@ class TestAccelerate(Frameworks):
         self.assertEqual((updates, end["steps_total"], end["samples_total"]), (6, 6, 6 * 3 * 8.0))
         self.assertEqual((taken, job.answers), ([(True, 3)], [("d-1", None)]))
         self.assertEqual([event["learning_rate"] for event in self.server.events if "learning_rate" in event][-1], 1e-3)
+
+    def test_ranks_that_share_their_samples_count_once(self) -> None:
+        model = SmallGpt(blocks=4, width=32)
+        for config, given, expected in (
+            (None, {}, 8.0),
+            (ParallelismConfig(tp_size=2, cp_size=2), {}, 16.0),
+            (None, {"data_ranks": 3}, 24.0),
+        ):
+            accelerator = mock.Mock(num_processes=8, parallelism_config=config, mixed_precision="no", scaler=None)
+            job = eadt.accelerate.job(accelerator, model, None, url=self.server.url, **given)
+            job.step(samples=8)
+            self.assertEqual(job.samples_total, expected)
+            job.close()
 
     def test_a_micro_batch_whose_samples_are_none_costs_its_step_alone(self) -> None:
         ends = iter((False, False, True, False, True, True))
