@@ -163,6 +163,8 @@ pub(crate) struct ReportWindow {
     pub(crate) contradicted_seconds: f64,
     /// Energy is unknown in that time, as power is, too; `None` if it is so in an unknown part of that time.
     pub(crate) contradicted_unknown: Option<bool>,
+    /// Joules of a counter less those of power, where power counts instead of it.
+    pub(crate) counter_difference: f64,
     pub(crate) run_coverage: f64,
     /// Mean power of the whole window, as the event has it.
     pub(crate) mean_power: Option<f64>,
@@ -235,6 +237,7 @@ impl From<&EfficiencyWindow> for ReportWindow {
             energy_per_sample: event.energy_per_sample(),
             contradicted_seconds: event.counter_contradicted_seconds,
             contradicted_unknown: contradicted_unknown(event),
+            counter_difference: event.counter_difference_joules,
             run_coverage: event.run_coverage_ratio,
             mean_power: event.mean_power_watts,
             devices_per_known: devices_per_known(event),
@@ -587,6 +590,11 @@ const NO_ENERGY: &str = "no energy is known: ";
 /// The default of `processor.power_gap_seconds`, and the most that it can be set to.
 const POWER_GAP_SECONDS: f64 = 120.0;
 const MOST_POWER_GAP_SECONDS: f64 = 86_400.0;
+
+/// A counter that differs from the power that counts instead of it is noted from this share of all energy on, and from so many times the
+/// largest difference of one window on: a step of the counter that lies at an edge is none.
+const DIFFERENCE_RATIO: f64 = 0.05;
+const STEPS_OF_DIFFERENCE: f64 = 2.0;
 
 /// Note if spans are requested but there are none.
 pub(crate) const NO_SPANS: &str = "the job named no spans (epochs, training blocks): there is nothing to break down by";
@@ -994,6 +1002,7 @@ impl WorkloadEvents<'_> {
             ));
         }
         self.note_contradicted(notes);
+        notes.extend(self.note_counter_difference());
         notes.extend(self.note_late_devices());
         let late: u64 = self.windows.iter().map(|window| window.late).sum();
         if late > 0 {
@@ -1144,6 +1153,22 @@ impl WorkloadEvents<'_> {
                 ));
             }
         }
+    }
+
+    /// Describes an energy counter that differs from the power that counts instead of it; `None` if the steps of the counter explain it.
+    fn note_counter_difference(&self) -> Option<String> {
+        let differences = || self.run().map(|window| window.counter_difference);
+        let (sum, largest) = (differences().sum::<f64>(), differences().fold(0.0, |most: f64, joules| most.max(joules.abs())));
+        let energy: f64 = self.run().filter_map(|window| window.run_energy).sum();
+        let is_off = sum.abs() > DIFFERENCE_RATIO * energy && sum.abs() > STEPS_OF_DIFFERENCE * largest;
+        is_off.then(|| {
+            let (joules, more) = (units::format_joules(sum.abs()), if sum > 0.0 { "more" } else { "less" });
+            format!(
+                "energy is the integral of power where an energy counter rises seldom, and the counter gives {joules} {more}, of {} in all: \
+                 one of the two is wrong",
+                units::format_joules(energy)
+            )
+        })
     }
 
     /// Returns the decision at each time; of several, the one that changes a setting.

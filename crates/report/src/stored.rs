@@ -219,6 +219,7 @@ fn known_value(bits: u64) -> Option<f64> {
 /// Returns everything of a window but layout and id. A length replaces the end, since the next window has the same.
 fn words_of(window: &ReportWindow) -> Words {
     let micros = |time: EventTime| time.micros();
+    let count = |events: u64| events.min(u64::from(u32::MAX));
     let start = micros(window.start);
     let observed = window.observed.unwrap_or_default();
     let flags = [
@@ -264,8 +265,8 @@ fn words_of(window: &ReportWindow) -> Words {
         known_bits(window.sm_active),
         known_bits(window.dram_active),
         known_bits(window.sm_clock_mhz),
-        window.late,
-        window.stale,
+        count(window.late) << 32 | count(window.stale),
+        window.counter_difference.to_bits(),
         flags << 8 | (window.origin as u64) << 4 | window.meter as u64,
         known_bits(window.outside_energy),
     ]
@@ -301,8 +302,9 @@ fn window_of(words: &Words) -> ReportWindow {
         sm_active: known_value(words[25]),
         dram_active: known_value(words[26]),
         sm_clock_mhz: known_value(words[27]),
-        late: words[28],
-        stale: words[29],
+        late: words[28] >> 32,
+        stale: words[28] & u64::from(u32::MAX),
+        counter_difference: f64::from_bits(words[29]),
         declared: flag(0),
         contradicted_unknown: flag(1).then(|| flag(2)),
         has_energy: flag(3),

@@ -587,6 +587,30 @@ fn windows_whose_counter_contradicts_power_are_counted_in_a_note() {
     }
 }
 
+#[test]
+fn a_counter_that_differs_from_the_power_that_counts_is_noted_if_its_steps_do_not_explain_it() {
+    // A step of the counter each ten minutes.
+    let notes = |difference: &dyn Fn(i64) -> f64| {
+        let of = |minute: i64| EfficiencyWindow {
+            counter_difference_joules: if minute % 10 == 9 { difference(minute / 10) } else { 0.0 },
+            ..window(minute, 60e3, 100.0)
+        };
+        let windows: Vec<_> = (0..60).map(of).collect();
+        report(&windows, [], [], &ReportSettings::default()).workloads.remove(0).notes
+    };
+    for (what, difference) in [
+        ("late and early by turns", (|rise| if rise % 2 == 0 { 60e3 } else { -60e3 }) as fn(i64) -> f64),
+        ("one step at an edge", |rise| if rise == 5 { 600e3 } else { 0.0 }),
+        ("4 % more", |_| 24e3),
+    ] {
+        assert_eq!(notes(&|rise| difference(rise)), Vec::<String>::new(), "{what}");
+    }
+    let wanted = "energy is the integral of power where an energy counter rises seldom, and the counter gives";
+    for (joules, text) in [(60e3, "360 kJ more, of 3.60 MJ in all"), (-300e3, "1.80 MJ less, of 3.60 MJ in all")] {
+        assert_eq!(notes(&|_| joules), [format!("{wanted} {text}: one of the two is wrong")]);
+    }
+}
+
 /// Returns a window as the fold makes it of readings this far apart, of one device.
 fn read_every(minute: i64, seconds: f64) -> EfficiencyWindow {
     EfficiencyWindow {

@@ -80,6 +80,10 @@ pub struct EfficiencyWindow {
     /// rose by what the board cannot draw. Energy of this time is the integral of power, or unknown where power is.
     #[serde(skip_serializing_if = "is_zero")]
     pub counter_contradicted_seconds: f64,
+    /// Energy by an energy counter less energy by power, in joules, of the time for which power counted instead of a counter that
+    /// rises seldom. It is in the interval in which the counter rose. It is near 0 over many rises if both are right.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub counter_difference_joules: f64,
     /// Energy that belongs to time already closed, to an idle gap or to a silence without windows, known only now.
     pub unassigned_energy_joules: f64,
 

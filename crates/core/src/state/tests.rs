@@ -47,12 +47,15 @@ fn gpu() -> GpuSource {
             waiting_steps: 2,
             power_unknown: true,
             coarse: CoarseCounter {
-                is_stalled: true,
+                stalled_seconds: 20.5,
                 counts_by_power: true,
                 rise_after_stall: 7.25,
                 sooner_rises: 4,
-                surplus: 8.5,
-                after_unknown: true,
+                balance: -8.5,
+                still_seconds: 9.75,
+                expected: 10.5,
+                withheld_since: Some(at(1)),
+                begins_anew: true,
             },
         },
         unassigned: 6.5,
@@ -75,6 +78,7 @@ fn gauged(sums: [f64; GAUGES], counts: [u32; GAUGES]) -> GpuSource {
         hottest: Some(50.5),
         unassigned: 6.5,
         contradicted: 3,
+        counter_difference: -2.25,
     };
     GpuSource { slices: [GpuSums::default(), slice].into(), ..gpu() }
 }
@@ -186,14 +190,17 @@ fn a_coarse_counter_is_read_into_its_own_gpu_and_none_takes_no_room() {
     is_read_as_written(&[fine.clone(), gpu(), fine.clone()], &[]);
     let of = |coarse| GpuSource { check: CounterCheck { coarse, ..fine.check }, ..fine.clone() };
     let coarse = CoarseCounter { rise_after_stall: 36_000.0, ..CoarseCounter::default() };
-    assert_eq!(written(&[of(coarse)], &[]).len() - written(&[of(CoarseCounter::default())], &[]).len(), 29);
+    assert_eq!(written(&[of(coarse)], &[]).len() - written(&[of(CoarseCounter::default())], &[]).len(), 46);
     // Each of its fields alone.
     for coarse in [
-        CoarseCounter { is_stalled: true, ..CoarseCounter::default() },
+        CoarseCounter { stalled_seconds: 12.5, ..CoarseCounter::default() },
         CoarseCounter { counts_by_power: true, ..CoarseCounter::default() },
         CoarseCounter { sooner_rises: 7, ..CoarseCounter::default() },
-        CoarseCounter { surplus: 0.5, ..CoarseCounter::default() },
-        CoarseCounter { after_unknown: true, ..CoarseCounter::default() },
+        CoarseCounter { balance: -0.5, ..CoarseCounter::default() },
+        CoarseCounter { still_seconds: 30.0, ..CoarseCounter::default() },
+        CoarseCounter { expected: 8.5, ..CoarseCounter::default() },
+        CoarseCounter { withheld_since: Some(at(7)), ..CoarseCounter::default() },
+        CoarseCounter { begins_anew: true, ..CoarseCounter::default() },
         coarse,
     ] {
         is_read_as_written(&[of(coarse)], &[]);

@@ -50,40 +50,46 @@ impl<'a> CoarseBlock<'a> {
     }
 }
 
-/// The energy counter of one GPU whose rises may be far apart. Fields without a name in [`CoarseCounter`] are of builds before the first
-/// release with this form; they are written as 0 and not read.
-#[derive(Default, Serialize, Deserialize)]
+/// The energy counter of one GPU whose rises may be far apart.
+#[derive(Serialize, Deserialize)]
 pub struct WireCoarseCounter {
     /// Number of the GPU in the block.
     gpu: u32,
-    is_stalled: bool,
+    stalled_seconds: f64,
     counts_by_power: bool,
     rise_after_stall: f64,
     /// 1: yes.
-    after_unknown: u32,
+    begins_anew: u32,
     sooner_rises: u32,
-    surplus: f64,
-    correction: f64,
+    balance: f64,
+    still_seconds: f64,
+    expected: f64,
+    /// Microseconds since the epoch; 0: `None`.
+    withheld_since: i64,
+    /// Slices with joules of the counter less those of power, and how many.
+    differences: Vec<(u32, f64)>,
 }
 
 impl WireCoarseCounter {
     /// Returns those of a block's GPUs.
     pub fn of_gpus(gpus: &[GpuSource]) -> Vec<Self> {
         let of = |(gpu, number): (&GpuSource, u32)| {
-            let CoarseCounter { is_stalled, counts_by_power, rise_after_stall, sooner_rises, surplus, after_unknown } =
-                gpu.check.coarse;
-            let after_unknown = u32::from(after_unknown);
+            let coarse = gpu.check.coarse;
+            let differences = gpu.slices.iter().map(|sums| sums.counter_difference);
             let counter = Self {
                 gpu: number,
-                is_stalled,
-                counts_by_power,
-                rise_after_stall,
-                sooner_rises,
-                surplus,
-                after_unknown,
-                ..Self::default()
+                stalled_seconds: coarse.stalled_seconds,
+                counts_by_power: coarse.counts_by_power,
+                rise_after_stall: coarse.rise_after_stall,
+                begins_anew: u32::from(coarse.begins_anew),
+                sooner_rises: coarse.sooner_rises,
+                balance: coarse.balance,
+                still_seconds: coarse.still_seconds,
+                expected: coarse.expected,
+                withheld_since: coarse.withheld_since.map_or(0, EventTime::micros),
+                differences: (0..).zip(differences).filter(|(_, joules)| *joules != 0.0).collect(),
             };
-            (gpu.check.coarse != CoarseCounter::default()).then_some(counter)
+            (coarse != CoarseCounter::default() || !counter.differences.is_empty()).then_some(counter)
         };
         gpus.iter().zip(0..).filter_map(of).collect()
     }
@@ -91,10 +97,22 @@ impl WireCoarseCounter {
     /// Puts it back into its GPU, one of those that the block describes.
     pub fn restore(&self, gpus: &mut [GpuSource]) {
         if let Some(gpu) = gpus.get_mut(self.gpu as usize) {
-            let Self { is_stalled, counts_by_power, rise_after_stall, sooner_rises, .. } = *self;
-            let (surplus, after_unknown) = (self.surplus.max(0.0), self.after_unknown == 1);
-            gpu.check.coarse =
-                CoarseCounter { is_stalled, counts_by_power, rise_after_stall, sooner_rises, surplus, after_unknown };
+            gpu.check.coarse = CoarseCounter {
+                stalled_seconds: self.stalled_seconds,
+                counts_by_power: self.counts_by_power,
+                rise_after_stall: self.rise_after_stall,
+                sooner_rises: self.sooner_rises,
+                balance: self.balance,
+                still_seconds: self.still_seconds,
+                expected: self.expected,
+                withheld_since: (self.withheld_since != 0).then(|| EventTime::from_micros(self.withheld_since)),
+                begins_anew: self.begins_anew == 1,
+            };
+            for (i, joules) in &self.differences {
+                if let Some(sums) = gpu.slices.get_mut(*i as usize) {
+                    sums.counter_difference = *joules;
+                }
+            }
         }
     }
 }

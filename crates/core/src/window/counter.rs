@@ -11,7 +11,7 @@ use super::coarse_counter::CoarseCounter;
 
 /// Mean power below which a power reading is no evidence, in watts. Every board that is on draws more: less is a
 /// reading that is not supported, or a board that sleeps, and then its counter may not move.
-const MIN_EVIDENCE_WATTS: f64 = 1.0;
+pub const MIN_EVIDENCE_WATTS: f64 = 1.0;
 
 /// Most that the counter may show, as a multiple of the power limit in force. Boards keep the limit within a second, but it may
 /// have been higher when the step began. Caps go down to a quarter of the board's power (100 of 400 W on an A100).
@@ -94,7 +94,7 @@ pub struct CounterStep {
 
 impl CounterStep {
     /// Returns the integral of power if it is evidence for or against a counter.
-    pub(super) fn evidence(&self) -> Option<f64> {
+    pub fn evidence(&self) -> Option<f64> {
         self.integral.filter(|joules| *joules >= MIN_EVIDENCE_WATTS * self.seconds)
     }
 }
@@ -153,7 +153,9 @@ impl CounterCheck {
         }
         if let Some(integral) = evidence.filter(|integral| self.is_first_rise(step, *integral)) {
             // The rise itself is no evidence, for or against the counter.
-            (self.counted, self.integral, self.steps) = (integral, integral, step.steps);
+            if self.steps == 0 {
+                (self.counted, self.integral, self.steps) = (integral, integral, step.steps);
+            }
             return EnergyCounterVerdict::FirstRise;
         }
         let limit = board.known_limit().map(|watts| watts * LIMIT_FACTOR);
@@ -198,12 +200,28 @@ impl CounterCheck {
     /// Returns whether a rise is the first one of a counter that did not move for long before, or is more than power explains: some
     /// of it may be of the time before the first sample.
     fn is_first_rise(&self, step: &CounterStep, integral: f64) -> bool {
-        if !(step.rules.starts_at_a_rise && step.is_live && self.steps == 0) {
+        if !(step.rules.starts_at_a_rise && step.is_live && self.has_not_risen()) {
             return false;
         }
-        let has_stalled = step.seconds >= COARSE_SECONDS && step.waiting && self.integral > 0.0;
+        let stood_still = if self.steps == 0 { self.integral > 0.0 } else { self.coarse.stalled_seconds > 0.0 };
+        let has_stalled = step.seconds >= COARSE_SECONDS && step.waiting && stood_still;
         let is_measured = step.rules.counts_by_power && !step.is_held;
-        has_stalled || is_measured && step.joules > (integral * FIRST_RISE_FACTOR).max(integral + FIRST_RISE_JOULES)
+        let may_replace = is_measured || !step.rules.counts_by_power;
+        let is_coarse = self.coarse.begins_anew && self.coarse.rise_after_stall > 0.0;
+        let is_more = step.joules > (integral * FIRST_RISE_FACTOR).max(integral + FIRST_RISE_JOULES);
+        may_replace && has_stalled || is_measured && (is_coarse || is_more)
+    }
+
+    /// Returns whether it has not risen yet, of a coarse counter in this stretch: where a fine one began is known.
+    fn has_not_risen(&self) -> bool {
+        self.steps == 0 || self.coarse.begins_anew && self.coarse.rise_after_stall > 0.0
+    }
+
+    /// Returns whether power may count for a rise once it is known: power counts already, the rise comes late, or it is the first one
+    /// after a standstill.
+    pub fn may_be_replaced(&self, step: &CounterStep, gap_seconds: f64) -> bool {
+        let is_first = self.coarse.stalled_seconds > 0.0 && self.has_not_risen();
+        step.joules > 0.0 && (step.seconds > gap_seconds || self.coarse.counts_by_power || is_first)
     }
 
     /// Counts a step at whose end the counter is still not believed.
@@ -212,9 +230,26 @@ impl CounterCheck {
         self.power_unknown |= !power_known;
     }
 
+    /// Notes a verdict by which the counter goes on from the sample: the next rise is of the time since its newest one.
+    pub fn note_standstill(&mut self, step: &CounterStep, verdict: EnergyCounterVerdict) {
+        self.coarse.still_seconds = match verdict {
+            EnergyCounterVerdict::Stalled => self.coarse.still_seconds,
+            EnergyCounterVerdict::Believed if step.joules == 0.0 => self.coarse.still_seconds + step.seconds,
+            _ => 0.0,
+        };
+    }
+
+    /// Begins anew with a device that is another one's since, or after its end: the next rise is the first one.
+    pub fn begin_anew(&mut self) {
+        self.reset();
+        (self.coarse.balance, self.coarse.still_seconds, self.coarse.begins_anew) = (0.0, 0.0, self.steps > 0);
+        (self.coarse.withheld_since, self.coarse.expected) = (None, 0.0);
+    }
+
     /// Resets the check: the counter was believed, or goes on from here.
     pub fn reset(&mut self) {
-        (self.waiting_steps, self.power_unknown, self.coarse.is_stalled) = (0, false, false);
+        (self.waiting_steps, self.power_unknown) = (0, false);
+        self.coarse.stalled_seconds = 0.0;
     }
 }
 

@@ -263,6 +263,9 @@ pub struct GpuSums {
     /// Microseconds in which the energy counter contradicts power or the board.
     #[serde(rename = "x")]
     pub contradicted: i64,
+    /// Joules of the energy counter less those of power, of waits that count by power and end in this slice.
+    #[serde(rename = "d")]
+    pub counter_difference: f64,
 }
 
 impl GpuSums {
@@ -320,6 +323,8 @@ impl GpuSums {
         }
         after.contradicted = (self.contradicted as f64 * right).round() as i64;
         self.contradicted -= after.contradicted;
+        after.counter_difference = self.counter_difference * right;
+        self.counter_difference -= after.counter_difference;
         self.joules -= after.joules;
         self.to = at;
         (after, true)
@@ -442,6 +447,7 @@ mod tests {
             events: 7,
             origin: Origin::Simulated,
             contradicted: 12_000_000,
+            counter_difference: -9.0,
             ..GpuSums::default()
         };
         let mut before = whole.clone();
@@ -453,6 +459,7 @@ mod tests {
             covered: [5_000_000, 3_000_000, 2_000_000],
             to: at(20),
             contradicted: 4_000_000,
+            counter_difference: -3.0,
             ..whole.clone()
         };
         let right = GpuSums {
@@ -461,6 +468,7 @@ mod tests {
             from: at(20),
             events: 0,
             contradicted: 8_000_000,
+            counter_difference: -6.0,
             ..whole.clone()
         };
         assert_eq!((&before, &after), (&left, &right));

@@ -75,6 +75,11 @@ fn is_zero(micros: &i64) -> bool {
     *micros == 0
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero_joules(joules: &f64) -> bool {
+    *joules == 0.0
+}
+
 fn ratio(part: i64, whole: i64) -> f64 {
     if whole > 0 { (part as f64 / whole as f64).clamp(0.0, 1.0) } else { 0.0 }
 }
@@ -106,6 +111,9 @@ pub struct IntervalTotals {
     /// Microseconds of device time in which an energy counter contradicts power or the board.
     #[serde(skip_serializing_if = "is_zero")]
     pub contradicted: i64,
+    /// Joules of energy counters less those of power, of waits that count by power.
+    #[serde(skip_serializing_if = "is_zero_joules")]
+    pub counter_difference: f64,
     /// Time from the first to the last moment for which any source has figures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed: Option<(EventTime, EventTime)>,
@@ -143,6 +151,7 @@ impl IntervalTotals {
             part.joules = sums.joules;
             part.known = sums.covered;
             self.contradicted = self.contradicted.saturating_add(sums.contradicted);
+            self.counter_difference += sums.counter_difference;
             if sums.from < sums.to {
                 let ahead = sums.from.micros() - slice.from.micros();
                 let behind = (until.min(slice.to).micros() - sums.to.micros()).max(0);
@@ -230,6 +239,7 @@ impl IntervalTotals {
         self.ranks = self.ranks.max(other.ranks);
         self.fell |= other.fell;
         self.contradicted = self.contradicted.saturating_add(other.contradicted);
+        self.counter_difference += other.counter_difference;
         if let Some((from, to)) = other.observed {
             self.mark_observed(from, to);
         }
@@ -335,6 +345,7 @@ pub fn build_window_event(interval: &IntervalContext<'_>, totals: &IntervalTotal
         ranks: totals.ranks,
         events: totals.events,
         counter_contradicted_seconds: totals.contradicted as f64 / 1e6,
+        counter_difference_joules: totals.counter_difference,
         ..EfficiencyWindow::default()
     };
     // While the job runs, by mean power: the energy of the part without known progress cannot be distinguished.
@@ -400,6 +411,7 @@ mod tests {
             ranks: 8,
             fell: false,
             contradicted: 5,
+            counter_difference: 1.5,
             observed: Some((at(10), at(60))),
         };
         let other = IntervalTotals {
@@ -424,6 +436,7 @@ mod tests {
             ranks: 4,
             fell: true,
             contradicted: 50,
+            counter_difference: -4.0,
             observed: Some((at(60), at(110))),
         };
         let both = IntervalTotals {
@@ -448,6 +461,7 @@ mod tests {
             ranks: 8,
             fell: true,
             contradicted: 55,
+            counter_difference: -2.5,
             observed: Some((at(10), at(110))),
         };
         for (first, second) in [(&one, &other), (&other, &one)] {

@@ -678,7 +678,7 @@ impl WorkloadState {
             let life = gpu.liveness.life_at(event.time, settings);
             if settings.checks_counters() {
                 let board = MeteredBoard { meter: event.meter, limit_watts: event.power_limit_watts };
-                step.contradicted = gpu.check_counter(&mut sample, life, &board, settings);
+                step.contradicted = gpu.check_counter(&mut sample, life, &board, &self.head.slice_edges, settings);
             }
             step.power = gpu.segment_since_last(&sample, life, &self.head.slice_edges, settings);
             if matches!(life, LivenessState::Live | LivenessState::Lagging) {

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::LogPosition;
 use crate::settings::FoldSettings;
-use crate::window::counter::{CounterCheck, CounterRules, CounterStep, EnergyCounterVerdict, MeteredBoard};
+use crate::window::counter::{CounterCheck, CounterRules, CounterStep, EnergyCounterVerdict, MIN_EVIDENCE_WATTS, MeteredBoard};
 use crate::window::energy::{EnergySample, GpuSums, LastCounterSample, PendingStep, PowerSegment, add_step};
 use crate::window::progress::{COUNTERS, CounterState, ProgressCounters, ProgressStep, RankSums, add_time, awaited_from};
 use crate::window::{SliceEdges, slice_at, slice_mut};
@@ -228,33 +228,44 @@ impl GpuSource {
         sample: &mut EnergySample,
         life: LivenessState,
         board: &MeteredBoard,
+        slice_edges: &SliceEdges,
         settings: &FoldSettings,
     ) -> bool {
         if life == LivenessState::Ended || self.sample.tenure != sample.tenure {
-            self.check.reset();
-            self.check.coarse.surplus = 0.0;
+            if settings.counts_coarse_counters_by_power() {
+                self.check.begin_anew();
+            } else {
+                self.check.reset();
+            }
             return false;
         }
         let is_live = life != LivenessState::Idle;
         let by_power = PowerSegment::of_power(&self.sample, sample, if is_live { settings.power_gap } else { 0 });
-        let power_known = by_power.is_some()
-            || settings.counts_coarse_counters_by_power()
-                && is_live
-                && self.near_power_reading(sample, settings.power_gap).is_some();
+        let counts_by_power = settings.counts_coarse_counters_by_power() && is_live;
+        let near = self.near_power_reading(sample, settings.power_gap).filter(|_| counts_by_power);
+        let power_known = by_power.is_some() || near.is_some();
         let step = self.counter_step(sample, by_power.as_ref(), is_live, settings);
-        // A rise after a long wait is compared with power once power is known up to it.
-        let is_late = |step: &CounterStep| step.joules > 0.0 && step.seconds > settings.power_gap as f64 / 1e6;
-        let is_early = by_power.is_none() && power_known && !sample.has_power() && step.as_ref().is_some_and(is_late);
+        // A rise that power may replace is compared with it once power is known up to it. If readings came since and none of them
+        // beside the counter, as in rows by turns, none will.
+        let may_be_replaced = |step: &CounterStep| self.check.may_be_replaced(step, settings.power_gap as f64 / 1e6);
+        let is_apart = near.zip(self.check.coarse.withheld_since).is_some_and(|(reading, since)| reading.time > since);
+        let is_early = by_power.is_none()
+            && near.is_some()
+            && !is_apart
+            && !sample.has_power()
+            && step.as_ref().is_some_and(may_be_replaced);
         if is_early {
+            self.check.coarse.withheld_since.get_or_insert(sample.time);
             sample.energy = None;
+        } else if sample.energy.is_some() {
+            self.check.coarse.withheld_since = None;
         }
         let step = step.filter(|_| !is_early);
         let verdict = step.map(|step| self.check.check_step(&step, board));
         let is_usual = settings.counts_coarse_counters_by_power()
             && step
                 .zip(verdict)
-                .is_some_and(|(step, verdict)| self.take_coarse_step(sample, &step, verdict, power_known, settings));
-        self.check.coarse.after_unknown |= settings.counts_coarse_counters_by_power() && !power_known;
+                .is_some_and(|(step, verdict)| self.take_coarse_step(sample, &step, verdict, power_known, slice_edges, settings));
         match verdict {
             Some(EnergyCounterVerdict::Stalled) => sample.energy = None,
             Some(EnergyCounterVerdict::FirstRise | EnergyCounterVerdict::Contradicted) => {
@@ -280,16 +291,28 @@ impl GpuSource {
         step: &CounterStep,
         verdict: EnergyCounterVerdict,
         power_known: bool,
+        slice_edges: &SliceEdges,
         settings: &FoldSettings,
     ) -> bool {
         let base = self.counter_base();
         let raw = sample.energy.zip(base.energy).map_or(0.0, |(now, before)| now - before);
+        let share = (base.share + sample.share) * 0.5;
         let power_known = power_known && !self.check.power_unknown;
+        self.check.note_standstill(step, verdict);
         if self.check.coarse.take_step(step, raw, verdict, power_known, settings.power_gap as f64 / 1e6) {
             // The counter goes on from here, as if it had been away before.
             (self.sample.energy, self.last_counter_sample) = (None, None);
+            if let Some((i, joules)) = slice_at(slice_edges, sample.time).zip(step.evidence()) {
+                slice_mut(&mut self.slices, i).counter_difference += step.joules - joules;
+            }
+        } else if verdict == EnergyCounterVerdict::Believed
+            && step.joules > 0.0
+            && !self.is_apart(sample, step, settings.power_gap)
+        {
+            let less = self.check.coarse.take_off(step.joules) / share;
+            let base = self.last_counter_sample.as_mut().map_or(&mut self.sample, |lost| &mut lost.sample);
+            base.energy = base.energy.map(|before| before + less);
         }
-        let share = (base.share + sample.share) * 0.5;
         let explains = |by_power| self.check.coarse.explains_standstill(by_power, share, self.check.steps > 0);
         match verdict {
             EnergyCounterVerdict::Stalled => step.integral.is_none_or(explains),
@@ -306,6 +329,11 @@ impl GpuSource {
         is_near.then_some(reading)
     }
 
+    /// Returns whether the counter was away for too long before a step, or across a silence, to replace power.
+    fn is_apart(&self, sample: &EnergySample, step: &CounterStep, power_gap: i64) -> bool {
+        !step.is_live || self.last_counter_sample.is_some_and(|lost| sample.time.micros() - lost.sample.time.micros() > power_gap)
+    }
+
     /// Returns the newest sample whose counter was believed.
     fn counter_base(&self) -> EnergySample {
         self.last_counter_sample.map_or(self.sample, |lost| lost.sample)
@@ -320,21 +348,31 @@ impl GpuSource {
         settings: &FoldSettings,
     ) -> Option<CounterStep> {
         let base = self.counter_base();
-        let joules = (sample.energy? - base.energy?) * (base.share + sample.share) * 0.5;
-        let before = self.joules_since_counter();
+        let share = (base.share + sample.share) * 0.5;
+        let joules = (sample.energy? - base.energy?) * share;
         let seconds = sample.time.seconds_since(base.time);
-        let integral = by_power.filter(|_| !self.check.power_unknown).map(|segment| before + segment.total_joules());
-        let held = match integral {
+        let measured = self.power_since_counter(sample, by_power, is_live, settings);
+        let held = match measured {
             None if settings.holds_power_for_counters() => self.held_watts(sample, settings.power_gap),
             _ => None,
         };
-        let of_step = |(watts, time): (f64, EventTime)| (watts * (base.share + sample.share) * 0.5 * seconds, time >= base.time);
-        let held = held.map(of_step);
+        let held = held.map(|(watts, time)| (watts * share * seconds, time >= base.time));
+        // A rise is of all the time since the one before. A reading of power shows none of it beyond the gap.
+        let still = if joules > 0.0 { self.check.coarse.still_seconds } else { 0.0 };
+        let is_measured = measured.is_some_and(|joules| joules >= MIN_EVIDENCE_WATTS * seconds);
+        let is_long = joules > 0.0
+            && settings.counts_coarse_counters_by_power()
+            && sample.time.micros() - base.time.micros() > settings.power_gap;
+        let (seconds, measured, held) = match (is_measured, still > 0.0, is_long) {
+            (false, true, _) => (seconds + still, None, None),
+            (false, false, true) => (seconds, measured, None),
+            _ => (seconds, measured, held),
+        };
         Some(CounterStep {
             // A falling counter is a reset, even without a share in it.
             joules: if sample.energy < base.energy { -1.0 } else { joules },
             seconds,
-            integral: integral.or(held.map(|(joules, _)| joules)),
+            integral: measured.or(held.map(|(joules, _)| joules)),
             // However many samples there were, it is one reading, and none if it was counted with an earlier step.
             steps: held.map_or(self.check.waiting_steps + 1, |(_, is_new)| u32::from(is_new)),
             waiting: self.last_counter_sample.is_some(),
@@ -346,6 +384,25 @@ impl GpuSource {
                 counts_by_power: settings.counts_coarse_counters_by_power() && base.share + sample.share > 0.0,
             },
         })
+    }
+
+    /// Returns the joules by power since the newest sample whose counter was believed, if it is known up to this sample. `by_power`:
+    /// since the sample before. By rules 7 readings without power may lie between.
+    fn power_since_counter(
+        &self,
+        sample: &EnergySample,
+        by_power: Option<&PowerSegment>,
+        is_live: bool,
+        settings: &FoldSettings,
+    ) -> Option<f64> {
+        let is_bridged = settings.counts_coarse_counters_by_power() && is_live;
+        let since = self.counter_base().time;
+        let bridge = || {
+            let reading = self.last_power_sample.filter(|reading| is_bridged && since <= reading.time)?;
+            PowerSegment::of_power(&reading, sample, settings.power_gap)
+        };
+        let newest = by_power.copied().or_else(bridge).filter(|_| !self.check.power_unknown)?;
+        Some(self.joules_since_counter() + newest.total_joules())
     }
 
     /// Returns the joules by power since the newest sample whose counter was believed.
@@ -374,9 +431,9 @@ impl GpuSource {
     ) -> Option<PowerSegment> {
         let idle = life == LivenessState::Idle;
         let bridges = settings.bridges_missing_power() && !idle;
-        let waiting = self.last_power_sample.take().filter(|_| bridges);
+        let waiting = self.last_power_sample.filter(|_| bridges);
         if life == LivenessState::Ended || self.sample.tenure != sample.tenure {
-            self.last_counter_sample = None;
+            (self.last_counter_sample, self.last_power_sample) = (None, None);
             return None;
         }
         let between = PowerSegment::between(&self.sample, sample, if idle { 0 } else { settings.power_gap });
@@ -384,11 +441,16 @@ impl GpuSource {
         if let Some(bridge) = &bridge {
             self.fill_unknown_steps(bridge, sample.time, slice_edges);
         }
-        let segment = self.segment_by_counter(sample, between.or(bridge), idle, slice_edges, settings);
+        let by_power = between.or(bridge);
+        let segment = self.segment_by_counter(sample, by_power, idle, slice_edges, settings);
+        self.last_power_sample = None;
         if segment.is_none() && bridges {
             let reading = waiting.unwrap_or(self.sample);
             let may_end = sample.time.micros() - reading.time.micros() < settings.power_gap;
             self.last_power_sample = (reading.has_power() && may_end).then_some(reading);
+        }
+        if self.last_power_sample.is_none() {
+            self.check.coarse.settle_expected(by_power.is_some());
         }
         segment
     }
@@ -412,7 +474,10 @@ impl GpuSource {
             }
         } else if idle {
             // The counter gives the energy of the gap, but not its time within the gap.
-            self.add_unassigned(between.map_or(0.0, |segment| segment.total_joules()), sample.time, slice_edges);
+            let rise = between.map_or(0.0, |segment| segment.total_joules());
+            let is_coarse = settings.counts_coarse_counters_by_power() && rise > 0.0;
+            let excess = if is_coarse { self.check.coarse.take_excess(rise, 0.0) } else { rise };
+            self.add_unassigned(excess, sample.time, slice_edges);
         }
         between.filter(|_| !idle)
     }
@@ -459,8 +524,13 @@ impl GpuSource {
         let newest = between.map_or(0.0, |segment| segment.joules_since(self.sample.time));
         if lost.idle || sample.time.micros() - since.micros() > settings.power_gap {
             let known = lost.summed + waiting + newest;
-            let excess = if settings.counts_coarse_counters_by_power() && !lost.idle {
-                self.check.coarse.take_excess(whole.total_joules(), known)
+            let excess = if settings.counts_coarse_counters_by_power() {
+                // The next reading of power will show the time since the newest one, too.
+                let held = self.held_watts(sample, settings.power_gap).filter(|_| between.is_none() && !lost.idle);
+                let share = (lost.sample.share + sample.share) * 0.5;
+                let expected = held.map_or(0.0, |(watts, time)| watts * share * sample.time.seconds_since(time));
+                self.check.coarse.expected = expected;
+                self.check.coarse.take_excess(whole.total_joules(), known + expected)
             } else {
                 (whole.total_joules() - known).max(0.0)
             };
@@ -695,6 +765,9 @@ impl NameIndex {
         self.table.clear();
     }
 }
+
+#[cfg(test)]
+mod coarse_counters;
 
 #[cfg(test)]
 mod tests {
@@ -972,7 +1045,7 @@ mod tests {
                 let mut sample = sample(tenths);
                 // By rules 4 its first second would be power's.
                 let settings = FoldSettings { power_gap: GAP, window_rules: 3, ..FoldSettings::default() };
-                let contradicted = gpu.check_counter(&mut sample, LivenessState::Live, &board, &settings);
+                let contradicted = gpu.check_counter(&mut sample, LivenessState::Live, &board, &window(), &settings);
                 let flow = gpu.segment_since_last(&sample, LivenessState::Live, &window(), &settings);
                 let mut step = PendingStep {
                     power: flow,
