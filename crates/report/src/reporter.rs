@@ -991,8 +991,10 @@ impl WorkloadEvents<'_> {
             notes.push(format!("{NO_ENERGY}{why}"));
         } else if unknown > 0 {
             let progress = self.run().any(|window| window.run_energy.is_none() && window.samples.is_some());
-            let and = if progress { ", and J/sample the samples there" } else { "" };
-            notes.push(format!("the total leaves out {} without known energy{and}", counted(unknown, "window")));
+            let samples = if progress { ", and J/sample the samples there" } else { "" };
+            // What a counter rose by over such windows is in the total.
+            let but = if self.run().any(|window| window.unassigned > 0.0) { ", but for what counters rose by" } else { "" };
+            notes.push(format!("the total leaves out {} without known energy{but}{samples}", counted(unknown, "window")));
         }
         let energy_only = self.run().filter(|window| window.run_energy.is_some() && window.samples.is_none()).count();
         if energy_only > 0 && self.run().any(|window| window.samples.is_some()) {

@@ -285,6 +285,13 @@ fn energy_and_samples_of_a_sample_are_of_one_span() {
             .iter()
             .any(|note| note.contains("leaves out 2 windows without known energy") && note.contains("the samples there"))
     );
+    // A counter rose over the windows without energy.
+    let back = EfficiencyWindow { unassigned_energy_joules: 6000.0, ..window(4, 3000.0, 100.0) };
+    let it = report([&dark(2), &dark(3), &back], [], [], &ReportSettings::default()).workloads.remove(0);
+    near(it.energy_joules, 9000.0);
+    let note =
+        "the total leaves out 2 windows without known energy, but for what counters rose by, and J/sample the samples there";
+    assert!(it.notes.iter().any(|own| own == note), "{:?}", it.notes);
     // The samples of unassigned energy are in no window.
     let mut after = window(1, 3000.0, 100.0);
     after.unassigned_energy_joules = 9e6;

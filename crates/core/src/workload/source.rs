@@ -241,19 +241,15 @@ impl GpuSource {
         }
         let is_live = life != LivenessState::Idle;
         let by_power = PowerSegment::of_power(&self.sample, sample, if is_live { settings.power_gap } else { 0 });
-        let counts_by_power = settings.counts_coarse_counters_by_power() && is_live;
-        let near = self.near_power_reading(sample, settings.power_gap).filter(|_| counts_by_power);
+        let is_sought = by_power.is_none() && settings.counts_coarse_counters_by_power() && is_live;
+        let near = if is_sought { self.near_power_reading(sample, settings.power_gap) } else { None };
         let power_known = by_power.is_some() || near.is_some();
         let step = self.counter_step(sample, by_power.as_ref(), is_live, settings);
         // A rise that power may replace is compared with it once power is known up to it. If readings came since and none of them
         // beside the counter, as in rows by turns, none will.
         let may_be_replaced = |step: &CounterStep| self.check.may_be_replaced(step, settings.power_gap as f64 / 1e6);
         let is_apart = near.zip(self.check.coarse.withheld_since).is_some_and(|(reading, since)| reading.time > since);
-        let is_early = by_power.is_none()
-            && near.is_some()
-            && !is_apart
-            && !sample.has_power()
-            && step.as_ref().is_some_and(may_be_replaced);
+        let is_early = near.is_some() && !is_apart && !sample.has_power() && step.as_ref().is_some_and(may_be_replaced);
         if is_early {
             self.check.coarse.withheld_since.get_or_insert(sample.time);
             sample.energy = None;

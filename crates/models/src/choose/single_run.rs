@@ -592,7 +592,8 @@ mod tests {
     #[test]
     fn caps_that_the_board_cannot_keep_accuse_no_lower_one() {
         // One GPU of 212 W at most, metered with 60 W of its host; and boards that exceed each cap by 5 %, or by 8 W.
-        let host = [(300.0, 272.0), (271.0, 272.0), (243.0, 272.0), (214.0, 272.0), (186.0, 246.0), (157.0, 217.0), (129.0, 189.0)];
+        let host =
+            [(300.0, 272.0), (271.0, 272.0), (243.0, 272.0), (214.0, 272.0), (186.0, 246.0), (157.0, 217.0), (129.0, 189.0)];
         let over = [300.0, 275.0, 250.0, 225.0, 200.0, 175.0].map(|cap: f64| (cap, cap * 1.052));
         let more = [200.0, 175.0, 150.0, 125.0, 100.0].map(|cap: f64| (cap, cap + 8.0));
         let rows = |caps: &[(f64, f64)]| {
