@@ -15,6 +15,7 @@ use eadt_schemas::{EventTime, Topic};
 use eadt_service::Shutdown;
 
 use crate::model::DashboardModel;
+use crate::model::overview::time_text;
 use crate::shared_model::SharedModel;
 
 /// Topics that the page is made of.
@@ -195,7 +196,7 @@ fn poll_once(
 /// Returns what is wrong if no broker has answered for this time; `None` for a short one. The same text as long as it lasts.
 fn outage_problem(unanswered: Option<Duration>, newest: Option<EventTime>) -> Option<String> {
     unanswered.filter(|time| *time >= OUTAGE)?;
-    let newest = newest.map(|stamp| format!("; the newest record is of {} UTC", stamp.to_string()[..19].replace('T', " ")));
+    let newest = newest.map(|stamp| format!("; the newest record is of {}", time_text(stamp)));
     Some(format!("no broker answers{}", newest.unwrap_or_default()))
 }
 

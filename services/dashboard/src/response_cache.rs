@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use axum::body::Bytes;
 
 /// An answer is given for so many times as long as it took to make, and at most for so long.
-const REUSE: u32 = 200;
+pub(crate) const REUSE: u32 = 200;
 const MAX_RESPONSE_AGE: Duration = Duration::from_secs(10);
 /// Cheaper answers are not worth their memory.
 const MIN_CACHED_COST: Duration = Duration::from_micros(500);

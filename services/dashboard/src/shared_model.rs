@@ -8,13 +8,12 @@ use tokio::sync::watch;
 
 use crate::model::DashboardModel;
 use crate::model::overview::FleetOverview;
+use crate::response_cache::REUSE;
 
 /// Shortest time between two overviews.
 pub(crate) const UPDATE_PAUSE: Duration = Duration::from_millis(500);
 /// Longest time between them while something is new.
 const MAX_UPDATE_PAUSE: Duration = Duration::from_secs(5);
-/// An overview is used for so many times as long as it took to make: of a large fleet, overviews then take half a percent of a core.
-const REUSE: u32 = 200;
 
 /// Something new, as JSON.
 #[derive(Debug, Serialize)]
@@ -39,7 +38,7 @@ impl OverviewSnapshot {
     }
 }
 
-/// Returns the time between two overviews, one of which `took` so long to make.
+/// Returns the time between two overviews, one of which `took` so long to make: an overview is used again as an answer is.
 fn pause_after(took: Duration) -> Duration {
     (took * REUSE).clamp(UPDATE_PAUSE, MAX_UPDATE_PAUSE)
 }

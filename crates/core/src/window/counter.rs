@@ -11,7 +11,7 @@ use super::coarse_counter::CoarseCounter;
 
 /// Mean power below which a power reading is no evidence, in watts. Every board that is on draws more: less is a
 /// reading that is not supported, or a board that sleeps, and then its counter may not move.
-pub const MIN_EVIDENCE_WATTS: f64 = 1.0;
+const MIN_EVIDENCE_WATTS: f64 = 1.0;
 
 /// Most that the counter may show, as a multiple of the power limit in force. Boards keep the limit within a second, but it may
 /// have been higher when the step began. Caps go down to a quarter of the board's power (100 of 400 W on an A100).
@@ -92,10 +92,15 @@ pub struct CounterStep {
     pub rules: CounterRules,
 }
 
+/// Returns whether joules by power over so many seconds are evidence for or against a counter.
+pub fn is_evidence(joules: f64, seconds: f64) -> bool {
+    joules >= MIN_EVIDENCE_WATTS * seconds
+}
+
 impl CounterStep {
     /// Returns the integral of power if it is evidence for or against a counter.
     pub fn evidence(&self) -> Option<f64> {
-        self.integral.filter(|joules| *joules >= MIN_EVIDENCE_WATTS * self.seconds)
+        self.integral.filter(|joules| is_evidence(*joules, self.seconds))
     }
 }
 
@@ -203,18 +208,21 @@ impl CounterCheck {
         if !(step.rules.starts_at_a_rise && step.is_live && self.has_not_risen()) {
             return false;
         }
-        let stood_still = if self.steps == 0 { self.integral > 0.0 } else { self.coarse.stalled_seconds > 0.0 };
-        let has_stalled = step.seconds >= COARSE_SECONDS && step.waiting && stood_still;
+        let was_constant = if self.steps == 0 { self.integral > 0.0 } else { self.coarse.stalled_seconds > 0.0 };
+        let has_stalled = step.seconds >= COARSE_SECONDS && step.waiting && was_constant;
         let is_measured = step.rules.counts_by_power && !step.is_held;
         let may_replace = is_measured || !step.rules.counts_by_power;
-        let is_coarse = self.coarse.begins_anew && self.coarse.rise_after_stall > 0.0;
         let is_more = step.joules > (integral * FIRST_RISE_FACTOR).max(integral + FIRST_RISE_JOULES);
-        may_replace && has_stalled || is_measured && (is_coarse || is_more)
+        may_replace && has_stalled || is_measured && (self.begins_anew_coarse() || is_more)
     }
 
-    /// Returns whether it has not risen yet, of a coarse counter in this stretch: where a fine one began is known.
+    /// Returns whether it has not risen yet, of a coarse counter since it began anew: where a fine one began is known.
     fn has_not_risen(&self) -> bool {
-        self.steps == 0 || self.coarse.begins_anew && self.coarse.rise_after_stall > 0.0
+        self.steps == 0 || self.begins_anew_coarse()
+    }
+
+    fn begins_anew_coarse(&self) -> bool {
+        self.coarse.begins_anew && self.coarse.rise_after_stall > 0.0
     }
 
     /// Returns whether power may count for a rise once it is known: power counts already, the rise comes late, or it is the first one

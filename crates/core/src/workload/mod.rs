@@ -20,7 +20,7 @@ use crate::models::ModelRegistry;
 use crate::partition::device_of;
 use crate::quota::{OwnerUsage, QuotaOwner, UsageByOwner};
 use crate::settings::FoldSettings;
-use crate::window::counter::{CounterCheck, MeteredBoard};
+use crate::window::counter::MeteredBoard;
 use crate::window::energy::{EnergySample, GpuSums, PendingStep, gauges};
 use crate::window::progress::{COUNTERS, ProgressCounters, RankSums};
 use crate::window::{SliceEdges, TumblingWindows, is_gap, slice_at, slice_mut};
@@ -722,20 +722,7 @@ impl WorkloadState {
         if i == 0 {
             self.gpus.reserve_exact(1);
         }
-        self.gpus.push(GpuSource {
-            device: event.device.as_str().into(),
-            collector: event.collector.as_str().into(),
-            meter: event.meter,
-            liveness,
-            sample,
-            slices: VecDeque::new(),
-            pending: VecDeque::new(),
-            last_counter_sample: None,
-            last_power_sample: None,
-            check: CounterCheck::default(),
-            unassigned: 0.0,
-            primary: false,
-        });
+        self.gpus.push(GpuSource::new(&event.device, &event.collector, event.meter, liveness, sample));
         let gpus = &self.gpus;
         self.gpu_index.insert(i, |i| (&*gpus[i].device, &*gpus[i].collector));
         let key = |i: u32| (&gpus[i as usize].device, &gpus[i as usize].collector);

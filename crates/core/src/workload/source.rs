@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::LogPosition;
 use crate::settings::FoldSettings;
-use crate::window::counter::{CounterCheck, CounterRules, CounterStep, EnergyCounterVerdict, MIN_EVIDENCE_WATTS, MeteredBoard};
+use crate::window::counter::{CounterCheck, CounterRules, CounterStep, EnergyCounterVerdict, MeteredBoard, is_evidence};
 use crate::window::energy::{EnergySample, GpuSums, LastCounterSample, PendingStep, PowerSegment, add_step};
 use crate::window::progress::{COUNTERS, CounterState, ProgressCounters, ProgressStep, RankSums, add_time, awaited_from};
 use crate::window::{SliceEdges, slice_at, slice_mut};
@@ -207,6 +207,24 @@ const MAX_PENDING: usize = 1_024;
 const COUNTER_PAUSE: i64 = crate::settings::SECOND;
 
 impl GpuSource {
+    /// Returns a source with its first sample.
+    pub fn new(device: &str, collector: &str, meter: Meter, liveness: Liveness, sample: EnergySample) -> Self {
+        Self {
+            device: device.into(),
+            collector: collector.into(),
+            meter,
+            liveness,
+            sample,
+            slices: VecDeque::new(),
+            pending: VecDeque::new(),
+            last_counter_sample: None,
+            last_power_sample: None,
+            check: CounterCheck::default(),
+            unassigned: 0.0,
+            primary: false,
+        }
+    }
+
     /// Adds joules of unknown or closed time, reported by a sample at `time`. They belong to the sample's window, whichever
     /// others are open. Otherwise they would depend on the order of events of one instant.
     fn add_unassigned(&mut self, joules: f64, time: EventTime, slice_edges: &SliceEdges) {
@@ -248,8 +266,8 @@ impl GpuSource {
         // A rise that power may replace is compared with it once power is known up to it. If readings came since and none of them
         // beside the counter, as in rows by turns, none will.
         let may_be_replaced = |step: &CounterStep| self.check.may_be_replaced(step, settings.power_gap as f64 / 1e6);
-        let is_apart = near.zip(self.check.coarse.withheld_since).is_some_and(|(reading, since)| reading.time > since);
-        let is_early = near.is_some() && !is_apart && !sample.has_power() && step.as_ref().is_some_and(may_be_replaced);
+        let comes_apart = near.zip(self.check.coarse.withheld_since).is_some_and(|(reading, since)| reading.time > since);
+        let is_early = near.is_some() && !comes_apart && !sample.has_power() && step.as_ref().is_some_and(may_be_replaced);
         if is_early {
             self.check.coarse.withheld_since.get_or_insert(sample.time);
             sample.energy = None;
@@ -355,7 +373,7 @@ impl GpuSource {
         let held = held.map(|(watts, time)| (watts * share * seconds, time >= base.time));
         // A rise is of all the time since the one before. A reading of power shows none of it beyond the gap.
         let still = if joules > 0.0 { self.check.coarse.still_seconds } else { 0.0 };
-        let is_measured = measured.is_some_and(|joules| joules >= MIN_EVIDENCE_WATTS * seconds);
+        let is_measured = measured.is_some_and(|joules| is_evidence(joules, seconds));
         let is_long = joules > 0.0
             && settings.counts_coarse_counters_by_power()
             && sample.time.micros() - base.time.micros() > settings.power_gap;
@@ -856,20 +874,7 @@ mod tests {
     }
 
     fn device(sample: EnergySample) -> GpuSource {
-        GpuSource {
-            device: "a".into(),
-            collector: "nvml/node-1".into(),
-            meter: Meter::Gpu,
-            liveness: Liveness::new(sample.time, sample.time, 0),
-            sample,
-            slices: VecDeque::new(),
-            pending: VecDeque::new(),
-            last_counter_sample: None,
-            last_power_sample: None,
-            check: CounterCheck::default(),
-            unassigned: 0.0,
-            primary: false,
-        }
+        GpuSource::new("a", "nvml/node-1", Meter::Gpu, Liveness::new(sample.time, sample.time, 0), sample)
     }
 
     /// Returns one window of ten minutes.

@@ -596,16 +596,9 @@ mod tests {
             [(300.0, 272.0), (271.0, 272.0), (243.0, 272.0), (214.0, 272.0), (186.0, 246.0), (157.0, 217.0), (129.0, 189.0)];
         let over = [300.0, 275.0, 250.0, 225.0, 200.0, 175.0].map(|cap: f64| (cap, cap * 1.052));
         let more = [200.0, 175.0, 150.0, 125.0, 100.0].map(|cap: f64| (cap, cap + 8.0));
-        let rows = |caps: &[(f64, f64)]| {
-            let of = |(row, (setting, watts)): (u64, &(f64, f64))| {
-                let duration_seconds = 100.0 + (300.0 - setting) * 0.05;
-                let energy_joules = duration_seconds * watts;
-                SettingMeasurement { setting: *setting, second_setting: None, duration_seconds, energy_joules, row }
-            };
-            (1..).zip(caps).map(of).collect::<Vec<_>>()
-        };
-        for caps in [&host[..], &over[..], &more[..]] {
-            assert_eq!(single_runs(&measured(CAPS, &rows(caps))), [0_u64; 0], "{caps:?}");
+        let row = |(cap, watts): (f64, f64)| (cap, 100.0 + (300.0 - cap) * 0.05, watts);
+        for caps in [table(host.map(row)), table(over.map(row)), table(more.map(row))] {
+            assert_eq!(single_runs(&measured(CAPS, &caps)), [0_u64; 0], "{caps:?}");
         }
     }
 

@@ -186,7 +186,7 @@ pub struct DecisionMark {
 }
 
 /// Returns a time as it is in sentences: `2026-01-01 00:20:00 UTC`.
-fn time_text(time: EventTime) -> String {
+pub(crate) fn time_text(time: EventTime) -> String {
     format!("{} UTC", time.to_string()[..19].replace('T', " "))
 }
 

@@ -20,20 +20,7 @@ struct Metered {
 
 impl Metered {
     fn new(meter: Meter, seconds: usize, sample: EnergySample) -> Self {
-        let gpu = GpuSource {
-            device: "a".into(),
-            collector: "import-csv".into(),
-            meter,
-            liveness: Liveness::new(sample.time, sample.time, 0),
-            sample,
-            slices: VecDeque::new(),
-            pending: VecDeque::new(),
-            last_counter_sample: None,
-            last_power_sample: None,
-            check: CounterCheck::default(),
-            unassigned: 0.0,
-            primary: false,
-        };
+        let gpu = GpuSource::new("a", "import-csv", meter, Liveness::new(sample.time, sample.time, 0), sample);
         let edges = (0..=seconds / 60 + 1).map(|minute| at(minute * 60)).collect();
         Self { gpu, board: MeteredBoard { meter, limit_watts: None }, edges, settings: FoldSettings::default() }
     }
