@@ -141,6 +141,9 @@ pub enum Remedy {
     Stop,
 }
 
+/// Prefix of the text of [`BusError::is_fenced`].
+pub(crate) const FENCED: &str = "fenced: ";
+
 /// A failed bus call.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {detail}")]
@@ -155,6 +158,11 @@ pub struct BusError {
 impl BusError {
     pub fn new(remedy: Remedy, what: impl Into<String>, detail: impl fmt::Display) -> Self {
         Self { remedy, what: what.into(), detail: detail.to_string() }
+    }
+
+    /// Returns true if a newer member or producer of the same name has taken over.
+    pub fn is_fenced(&self) -> bool {
+        self.remedy == Remedy::Stop && self.detail.starts_with(FENCED)
     }
 
     /// Returns the error of a call about a partition that the consumer does not have.

@@ -10,8 +10,8 @@ use super::store::{DurabilityLevel, position_key};
 use super::topic::{EmbeddedPartition, decode_i64};
 use super::{EmbeddedLog, EmbeddedLogState, lock};
 use crate::{
-    BusError, CommitStep, GroupMember, GroupMemberDescription, MemberOptions, Membership, PartitionReader, PollEvent, Remedy,
-    Result, TopicPartition,
+    BusError, CommitStep, FENCED, GroupMember, GroupMemberDescription, MemberOptions, Membership, PartitionReader, PollEvent,
+    Remedy, Result, TopicPartition,
 };
 
 /// Owners of consumer groups, and epochs of their instances.
@@ -89,7 +89,9 @@ impl EmbeddedMember {
         Err(BusError::new(
             Remedy::Stop,
             format!("working for group {}", self.options.group),
-            "fenced: a newer member of the same instance has taken over; where both are to run, give each an instance name of its own",
+            format!(
+                "{FENCED}a newer member of the same instance has taken over; where both are to run, give each an instance name of its own"
+            ),
         ))
     }
 
@@ -214,7 +216,7 @@ mod tests {
             assert!(error.detail.starts_with("it has a member already (instance a), and"), "{error}");
         }
         let mut newer = join(&log, "g", named("a")).unwrap();
-        assert!(polled(&mut older).unwrap_err().detail.starts_with("fenced: "));
+        assert!(polled(&mut older).unwrap_err().is_fenced());
         assert!(polled(&mut newer).is_ok());
         // The end of the older one leaves the group to the newer.
         drop(older);
@@ -232,8 +234,7 @@ mod tests {
         let (mut one, mut other) = (transactional("g", "a"), transactional("h", "b"));
         let mut newer = transactional("i", "a");
         let error = one.commit(&CommitStep::default()).unwrap_err();
-        assert_eq!(error.remedy, Remedy::Stop);
-        assert!(error.detail.starts_with("fenced: "), "{error}");
+        assert!(error.is_fenced(), "{error}");
         other.commit(&CommitStep::default()).unwrap();
         newer.commit(&CommitStep::default()).unwrap();
     }

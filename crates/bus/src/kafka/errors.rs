@@ -4,7 +4,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use crate::rights::{AclOperation, AclResource};
-use crate::{BusError, Remedy};
+use crate::{BusError, FENCED, Remedy};
 
 /// Returns true if a newer member or producer of the same name has taken over.
 pub fn is_fenced(code: Code) -> bool {
@@ -41,14 +41,6 @@ pub fn is_denied(code: Code) -> bool {
             | Code::ClusterAuthorizationFailed
             | Code::TransactionalIdAuthorizationFailed
     )
-}
-
-/// Prefix of the text about a fence.
-const FENCED: &str = "fenced: ";
-
-/// Returns true if an error reports that a newer member or producer of the same name has taken over.
-pub fn is_about_fence(error: &BusError) -> bool {
-    error.remedy == Remedy::Stop && error.detail.starts_with(FENCED)
 }
 
 /// Prefix of the text that [`missing_right_message`] returns.
@@ -148,7 +140,7 @@ mod tests {
             let error = from_code("doing it", code, "the detail", Remedy::Retry);
             assert_eq!((error.remedy, error.what.as_str()), (Remedy::Stop, "doing it"), "{code:?}");
             assert!(error.detail.starts_with(expected), "{code:?}: {}", error.detail);
-            assert_eq!(is_about_fence(&error), is_fenced(code), "{code:?}");
+            assert_eq!(error.is_fenced(), is_fenced(code), "{code:?}");
         }
     }
 

@@ -21,7 +21,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use super::KafkaBus;
 use super::client_watch::ConsumerWatch;
 use super::context::KafkaContext;
-use super::errors::{from_code, from_error, is_about_fence, is_fenced, missing_right_message};
+use super::errors::{from_code, from_error, is_fenced, missing_right_message};
 use super::fetch::HangingParts;
 use super::fetcher::{Fetcher, RebalanceEvent};
 use super::producer::{LOOK_EVERY, hand_over, serve_deliveries, wait_until_delivered};
@@ -152,7 +152,7 @@ impl KafkaMember {
 
     /// Returns an error to join again by, in place of a fence that an outage may have brought about.
     fn join_again_after_outage(&self, error: BusError) -> BusError {
-        if !is_about_fence(&error) || crate::chaos::is_off("join-again") || !self.watch.may_join_again(&self.group) {
+        if !error.is_fenced() || crate::chaos::is_off("join-again") || !self.watch.may_join_again(&self.group) {
             return error;
         }
         let detail = format!("{}; the brokers were away shortly before: it joins once more", error.detail);
@@ -734,7 +734,7 @@ mod tests {
         brokers.cluster.request_errors(ApiKey::Produce, &[RD_KAFKA_RESP_ERR_INVALID_PRODUCER_EPOCH]);
         brokers.cluster.request_errors(ApiKey::AddPartitionsToTxn, &[RD_KAFKA_RESP_ERR_PRODUCER_FENCED]);
         let error = member.commit(&step(1)).unwrap_err();
-        assert!(error.remedy == Remedy::Stop && error.detail.starts_with("fenced: "), "{error}");
+        assert!(error.is_fenced(), "{error}");
         assert!(member.is_fenced());
         assert!(member.commit(&step(1)).unwrap_err().detail.starts_with("the outcome of an earlier step is open: "));
     }
@@ -793,7 +793,7 @@ mod tests {
         until(|| member.poll(1, Duration::from_millis(50), &mut polled).is_err());
         assert!(member.is_replaced());
         let error = member.commit_positions(&one_position()).unwrap_err();
-        assert!(error.remedy == Remedy::Stop && error.detail.starts_with("fenced: "), "{error}");
+        assert!(error.is_fenced(), "{error}");
     }
 
     #[test]

@@ -71,6 +71,13 @@ impl Leadership {
         drop(held);
         self.changed.send_if_modified(|leads| std::mem::replace(leads, until.is_some()) != until.is_some());
     }
+
+    /// Reports the end of a leadership that is no longer trusted.
+    fn end_if_expired(&self) {
+        if self.term().is_none() {
+            self.set(None, 0);
+        }
+    }
 }
 
 /// Waits until leading begins or ends, but not for long: a term that ran out and is renewed late comes back without a word.
@@ -111,6 +118,8 @@ impl LeaseCandidate {
         tokio::pin!(stop);
         let mut logged_holder = String::new();
         loop {
+            // A process that was paused stands by at once, not only after the API server's answer.
+            leadership.end_if_expired();
             let began = Instant::now();
             let outcome = tokio::time::timeout(CALL_TIMEOUT, self.renew_or_acquire()).await;
             match outcome {
@@ -150,9 +159,7 @@ impl LeaseCandidate {
 
     fn on_renewal_failed(&self, leadership: &Leadership, error: &str) {
         tracing::warn!(lease = self.name, error, "the lease could not be renewed");
-        if leadership.term().is_none() {
-            leadership.set(None, 0);
-        }
+        leadership.end_if_expired();
     }
 
     /// Does one round. Returns the term in which this candidate leads now, or the present leader.
@@ -279,6 +286,19 @@ mod tests {
         assert_eq!(leadership.term(), Some(7));
         leadership.set(Some(Instant::now()), 7);
         assert_eq!((leadership.term(), leadership.led_for()), (None, None));
+    }
+
+    #[test]
+    fn the_end_of_a_leadership_that_expired_is_reported_and_of_no_other() {
+        let (leadership, soon) = (Leadership::default(), Duration::from_millis(20));
+        let leading = leadership.subscribe();
+        leadership.set(Some(Instant::now() + Duration::from_mins(1)), 7);
+        leadership.end_if_expired();
+        assert!(*leading.borrow());
+        leadership.set(Some(Instant::now() + soon), 7);
+        std::thread::sleep(soon);
+        leadership.end_if_expired();
+        assert!(!*leading.borrow());
     }
 
     #[test]

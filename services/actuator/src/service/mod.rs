@@ -13,7 +13,7 @@ mod publisher;
 mod rollbacks;
 mod takeover;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod topics;
 
 use std::cell::Cell;

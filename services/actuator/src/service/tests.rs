@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::simulation::ForgetfulBus;
 use eadt_bus::{
-    Bus, ConsumerRecord, IsolationLevel, PollEvent, ProducerRecord, StartOffset, TopicPartition, TransactionEnd, topics,
+    Bus, ConsumerRecord, IsolationLevel, MemberOptions, Membership, PollEvent, ProducerRecord, StartOffset, TopicPartition,
+    TransactionEnd, topics,
 };
 use eadt_cluster::{AppliedDecision, Cluster, ClusterError, ClusterRemedy, ManagedWorkload, RollbackRequest, WorkloadChange};
 use eadt_schemas::v1::{Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, Layout, UpdateMode, Workload};
@@ -18,7 +19,7 @@ use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
 use super::ActuatorDependencies;
 use crate::ActuatorSettings;
 
-const WITHIN: Duration = Duration::from_mins(1);
+pub const WITHIN: Duration = Duration::from_mins(1);
 const NAME: &str = "n/w";
 /// A workload of the same partition whose decisions may have to wait.
 const OTHER: &str = "n/other";
@@ -117,14 +118,14 @@ impl Cluster for Object {
     }
 }
 
-struct Rig {
+pub struct Rig {
     log: ForgetfulBus<EmbeddedLog>,
     object: Arc<Object>,
     _data: tempfile::TempDir,
 }
 
 impl Rig {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let data = tempfile::tempdir().unwrap();
         let log = EmbeddedLog::open(data.path(), EmbeddedOptions::default()).unwrap();
         let plan = topics::plan(&[], &topics::desired("t.", 1, 1), topics::PartitionGrowthPolicy::Refuse);
@@ -132,7 +133,7 @@ impl Rig {
         Self { log: ForgetfulBus::new(log), object: Arc::new(Object::new()), _data: data }
     }
 
-    fn decide(&self, id: &str, generation: u64, from: f64, to: f64) {
+    pub fn decide(&self, id: &str, generation: u64, from: f64, to: f64) {
         self.decide_after(ChangeValidation::None, id, generation, from, to);
     }
 
@@ -168,14 +169,7 @@ impl Rig {
     fn live(&self, until: Option<&str>) {
         self.object.deadly.store(until.is_none(), Ordering::SeqCst);
         let shutdown = Shutdown::new();
-        let service = ActuatorDependencies {
-            settings: ActuatorSettings { prefix: "t.".into(), change_interval_seconds: 0.0, ..ActuatorSettings::default() },
-            bus: Arc::new(self.log.clone()),
-            cluster: self.object.clone(),
-            shutdown: shutdown.clone(),
-            metrics: MetricsRegistry::default(),
-            ready: HealthRegistry::default().part("actuator"),
-        };
+        let service = self.dependencies(&shutdown);
         std::thread::scope(|scope| {
             let life = scope.spawn(move || super::run_actuator(&service));
             let begun = Instant::now();
@@ -188,6 +182,32 @@ impl Rig {
             }
             life.join().unwrap().unwrap();
         });
+    }
+
+    pub fn dependencies(&self, shutdown: &Shutdown) -> ActuatorDependencies {
+        ActuatorDependencies {
+            settings: ActuatorSettings { prefix: "t.".into(), change_interval_seconds: 0.0, ..ActuatorSettings::default() },
+            bus: Arc::new(self.log.clone()),
+            cluster: self.object.clone(),
+            shutdown: shutdown.clone(),
+            metrics: MetricsRegistry::default(),
+            ready: HealthRegistry::default().part("actuator"),
+        }
+    }
+
+    pub fn wait_until_ready(&self, decision: &str) {
+        let begun = Instant::now();
+        while !self.became(decision).contains(&ActuationOutcome::Ready) {
+            assert!(begun.elapsed() < WITHIN, "{:?}", self.actuations());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Joins as another process of the actuator's name does.
+    pub fn fence(&self) {
+        let ActuatorSettings { group, instance, .. } = ActuatorSettings::default();
+        let (membership, topics) = (Membership::Transactional(instance), vec![place(Topic::Decisions).topic]);
+        drop(self.log.member(MemberOptions { group, membership, topics }).unwrap());
     }
 
     fn actuations(&self) -> Vec<Actuation> {
