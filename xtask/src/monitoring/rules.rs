@@ -83,7 +83,7 @@ const ALERTS: [Alert; 14] = [
     Alert {
         name: "EadtInputLost",
         // Gaps are found at a start: a new counter begins with them, and one that was there before is reset to them.
-        query: "sum by (instance) (increase(eadt_processor_gaps_total[1h])) > 0 or sum by (instance) (eadt_processor_gaps_total unless eadt_processor_gaps_total offset 1h) > 0",
+        query: "sum by (instance) (increase(eadt_processor_gaps_total[1h])) > 0 or sum by (instance) (eadt_processor_gaps_total unless present_over_time(eadt_processor_gaps_total[30m] offset 1h)) > 0",
         minutes: 0,
         severity: "warning",
         summary: "Retention deleted events before the processor {{ $labels.instance }} had read them",
@@ -284,6 +284,7 @@ tests:
       - {series: 'eadt_processor_gaps_total{instance="p:9464"}', values: '_x5 2x100'}
       - {series: 'eadt_processor_gaps_total{instance="q:9464"}', values: '0x105'}
       - {series: 'eadt_processor_gaps_total{instance="r:9464"}', values: '0x200 5x120 _x4 4x80'}
+      - {series: 'eadt_processor_gaps_total{instance="s:9464"}', values: '_x95 2x164 stale 2x200'}
       - {series: 'eadt_workload_savings_given_up{instance="e:9464"}', values: '0x5 1x30'}
       - {series: 'eadt_workload_unread_partitions{instance="e:9464"}', values: '6x5 1x30'}
       - {series: 'eadt_workload_unread_partitions{instance="f:9464"}', values: '6x5 0x30'}
@@ -318,7 +319,7 @@ tests:
               summary: Retention deleted events before the processor p:9464 had read them
               remedy: The windows concerned have gap set, and nothing is decided with them. Find out why the processor was away, or raise the retention of its inputs.
       - {eval_time: 90m, alertname: EadtInputLost, exp_alerts: []}
-      # A process found no more gaps at its start than the one before.
+      # A process found no more gaps at its start than the one before, and of another one a scrape failed an hour ago.
       - {eval_time: 320m, alertname: EadtInputLost, exp_alerts: []}
       - eval_time: 328m
         alertname: EadtInputLost
