@@ -63,6 +63,16 @@ impl ProgressMeter {
         Self::bytes(paths.into_iter().filter_map(|path| std::fs::metadata(path).ok()).map(|found| found.len()).sum())
     }
 
+    /// Returns the text of a bar of bytes, also of one that is not shown; nothing if their number is not known.
+    pub fn bytes_text(&self) -> String {
+        let (done, total) = (self.0.position(), self.0.length().unwrap_or(0));
+        if total == 0 {
+            return String::new();
+        }
+        let left = self.0.elapsed().mul_f64(total.saturating_sub(done) as f64 / done.max(1) as f64);
+        amounts_text(WorkUnit::Bytes, done, total, left)
+    }
+
     /// Counts work that is done.
     pub fn add(&self, done: u64) {
         self.0.inc(done);
@@ -119,12 +129,16 @@ fn bar_text(unit: WorkUnit, done: u64, total: u64, elapsed: Duration, left: Dura
     }
     let part = (done as f64 / total.max(1) as f64).min(1.0);
     let full = (part * BAR_WIDTH as f64) as usize;
+    format!("{}{}  {}", "█".repeat(full), "░".repeat(BAR_WIDTH - full), amounts_text(unit, done, total, left))
+}
+
+fn amounts_text(unit: WorkUnit, done: u64, total: u64, left: Duration) -> String {
     let amounts = match unit {
         WorkUnit::Steps(name) => format!("{done} of {total} {name}"),
         WorkUnit::Bytes => format!("{} of {} read", HumanBytes(done), HumanBytes(total)),
     };
     let left = if done == 0 { String::new() } else { format!(", {} left", units::format_duration(left.as_secs_f64())) };
-    format!("{}{}  {amounts}{left}", "█".repeat(full), "░".repeat(BAR_WIDTH - full))
+    format!("{amounts}{left}")
 }
 
 /// A reader that counts the bytes read from it.

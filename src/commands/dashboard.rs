@@ -5,15 +5,16 @@ use std::ffi::OsString;
 use std::io::{BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use eadt_bus::StartOffset;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_dashboard::{
-    ArchivedRanges, AsOfReader, DashboardModel, DashboardServer, HistorySource, OtherRun, RecordError, RecordIdentity,
-    ReplayCheck, ReplayVerdict, RetentionLimits, SharedModel, SourceFacts, SourceKind, WhatIf, load_archive, load_log,
+    ArchivedRanges, AsOfReader, DashboardModel, DashboardServer, HistorySource, OtherRun, ReadingProgress, RecordError,
+    RecordIdentity, ReplayCheck, ReplayVerdict, RetentionLimits, SharedModel, SourceFacts, SourceKind, WhatIf, load_archive,
+    load_log,
 };
 use eadt_lake::{Archive, LakeError};
 use eadt_report::ReportSettings;
@@ -22,6 +23,7 @@ use eadt_schemas::{EventTime, Topic};
 use eadt_service::{ServiceClock, Shutdown, Supervisor, tasks};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use tokio::task::JoinError;
 
 use crate::cli::DashboardArgs;
 use crate::live::source;
@@ -31,6 +33,8 @@ use crate::{progress, services};
 /// Topics of an archive that are read as a whole.
 const ARCHIVED_TOPICS: [Topic; 5] =
     [Topic::Workloads, Topic::EfficiencyWindows, Topic::Decisions, Topic::Actuations, Topic::DeadLetters];
+/// If a folder takes longer to read, its page shows meanwhile how far it is; it may turn out not to be one to show before that.
+const READ_WITHIN: Duration = Duration::from_secs(1);
 /// A replay that takes longer is given up: it would hold a core for a badge.
 const REPLAY_WITHIN: Duration = Duration::from_mins(2);
 const REPLAY_POLL: Duration = Duration::from_millis(100);
@@ -54,7 +58,7 @@ pub async fn run(
     let others = tokio::task::spawn_blocking(move || read_others(&others, &names)).await??;
     let mut supervisor = Supervisor::new(shutdown.clone());
     let server = match args.path {
-        Some(path) => serve_folder(&mut supervisor, path, &settings, config, &shutdown).await?,
+        Some(path) => return serve_folder(supervisor, FolderPage { path, config, others }, &settings, &shutdown).await,
         None if settings.bus.brokers.is_empty() => bail!(
             "name an archive or a data folder to show, or a Kafka with --kafka BROKERS; a running `eadt up` serves the page itself"
         ),
@@ -72,10 +76,14 @@ pub async fn run(
             }
         }
     };
-    let server = server.with_runs(others);
+    spawn(&mut supervisor, server.with_runs(others))?;
+    supervisor.join().await?;
+    Ok(())
+}
+
+fn spawn(supervisor: &mut Supervisor, server: DashboardServer) -> anyhow::Result<()> {
     crate::output::print_line!("the web page is at {}", server.url());
     supervisor.spawn(&tasks::DASHBOARD, server.run());
-    supervisor.join().await?;
     Ok(())
 }
 
@@ -98,31 +106,52 @@ fn read_others(paths: &[PathBuf], names: &TopicSettings) -> anyhow::Result<Vec<O
     Ok(others)
 }
 
-/// Serves the page of a folder, with its earlier moments and the result of a replay.
-async fn serve_folder(
-    supervisor: &mut Supervisor,
+/// A folder whose page is served.
+struct FolderPage {
     path: PathBuf,
-    settings: &ProgramSettings,
     config: Option<PathBuf>,
+    others: Vec<OtherRun>,
+}
+
+/// Serves the page of a folder, with its earlier moments and the result of a replay. While the folder is read, the page shows how
+/// far that is.
+async fn serve_folder(
+    mut supervisor: Supervisor,
+    page: FolderPage,
+    settings: &ProgramSettings,
     shutdown: &Shutdown,
-) -> anyhow::Result<DashboardServer> {
+) -> anyhow::Result<()> {
+    let FolderPage { path, config, others } = page;
     let limits = RetentionLimits { windows: settings.dashboard.windows, ..RetentionLimits::default() };
     let prefix = settings.topics.prefix.clone();
     let (place, names) = (path.clone(), prefix.clone());
-    let read = Arc::new(move |until: Option<EventTime>| load(&place, &names, limits, until));
-    let newest = read.clone();
-    let loaded = tokio::task::spawn_blocking(move || newest(None)).await?;
-    let LoadedFolder { model, not_archived, identity } = loaded.map_err(|error| source::name_page(error, settings))?;
+    let read = Arc::new(move |until: ShownUntil<'_>| load(&place, &names, limits, until));
+    let identity = Arc::new(OnceLock::<RecordIdentity>::new());
     let records = HistorySource::Folder { path: path.clone(), prefix, identity: identity.clone() };
     let what_if = WhatIf::new(records, settings.processor.controller_settings.clone());
-    let model = SharedModel::new(model);
-    let first = identity.clone();
+    let model = SharedModel::new(DashboardModel::new(source_facts(&path), limits));
+    let (first, then) = (identity.clone(), read.clone());
     let past = AsOfReader::new(move |time| {
-        let then = read(Some(time)).map_err(|error| RecordError::Unreadable(format!("{error:#}")))?;
-        first.check(&then.identity)?;
+        let then = then(ShownUntil::Moment(time)).map_err(|error| RecordError::Unreadable(format!("{error:#}")))?;
+        first.get().map_or(Ok(()), |first| first.check(&then.identity))?;
         Ok(then.model)
     });
+    let progress = ReadingProgress::default();
+    let shown = progress.clone();
+    let mut loading = tokio::task::spawn_blocking(move || read(ShownUntil::End(&shown)));
+    let checked =
+        |loaded: Result<anyhow::Result<LoadedFolder>, JoinError>| loaded?.map_err(|error| source::name_page(error, settings));
+    let soon = tokio::time::timeout(READ_WITHIN, &mut loading).await.ok().map(checked).transpose()?;
     let server = DashboardServer::bind(&settings.dashboard, 0, model.clone(), Some(what_if), shutdown.clone()).await?;
+    spawn(&mut supervisor, server.with_past(past).with_runs(others).with_reading(progress.clone()))?;
+    let loaded = match soon {
+        Some(loaded) => loaded,
+        None => checked(loading.await)?,
+    };
+    let LoadedFolder { model: read, not_archived, identity: record } = loaded;
+    let identity = identity.get_or_init(|| record).clone();
+    model.change(|model| *model = read);
+    progress.finish();
     let stop = shutdown.clone();
     supervisor.spawn_thread(&tasks::DASHBOARD_FEED, move || {
         let show = |check| model.change(|model| model.set_replay(check));
@@ -134,7 +163,8 @@ async fn serve_folder(
         show(identity.check(&replayed).map_or_else(|error| unknown(&error.to_string()), |()| checked));
         anyhow::Ok(())
     });
-    Ok(server.with_past(past))
+    supervisor.join().await?;
+    Ok(())
 }
 
 fn unknown(text: &str) -> ReplayCheck {
@@ -279,26 +309,41 @@ struct LoadedFolder {
     identity: RecordIdentity,
 }
 
-/// Loads everything under a path up to a time, as `eadt report` takes it.
-fn load(path: &Path, prefix: &str, limits: RetentionLimits, until: Option<EventTime>) -> anyhow::Result<LoadedFolder> {
-    if !path.is_dir() {
-        bail!("{} is no folder: name a data folder, an archive or the output of `eadt replay`", path.display());
-    }
-    let source = SourceFacts {
+/// The part of a record that is shown.
+#[derive(Debug, Clone, Copy)]
+enum ShownUntil<'a> {
+    /// All of it. It is read at the start, with its progress.
+    End(&'a ReadingProgress),
+    Moment(EventTime),
+}
+
+fn source_facts(path: &Path) -> SourceFacts {
+    SourceFacts {
         kind: SourceKind::Archive,
         place: path.display().to_string(),
         window_seconds: None,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-    };
-    let mut model = DashboardModel::new(source, limits);
-    if let Some(time) = until {
-        model = model.as_of(time);
     }
+}
+
+/// Loads everything under a path up to a time, as `eadt report` takes it.
+fn load(path: &Path, prefix: &str, limits: RetentionLimits, until: ShownUntil<'_>) -> anyhow::Result<LoadedFolder> {
+    if !path.is_dir() {
+        bail!("{} is no folder: name a data folder, an archive or the output of `eadt replay`", path.display());
+    }
+    let mut model = DashboardModel::new(source_facts(path), limits);
+    let progress = match until {
+        ShownUntil::End(progress) => Some(progress),
+        ShownUntil::Moment(time) => {
+            model = model.as_of(time);
+            None
+        }
+    };
     let log = path.join("log");
     let (mut identity, mut is_archived) = (RecordIdentity::default(), true);
     let archived = match super::find_archive(path, &Topic::ALL) {
         Ok(archive) => {
-            let ranges = read_archive(archive.clone(), &mut model, until.is_none());
+            let ranges = read_archive(archive.clone(), &mut model, progress);
             // As of the last listing: it may be written anew meanwhile.
             identity = RecordIdentity::of(&archive);
             ranges
@@ -319,7 +364,7 @@ fn load(path: &Path, prefix: &str, limits: RetentionLimits, until: Option<EventT
                 let why = format!("nothing is archived in {} yet", path.display());
                 return Err(anyhow::Error::from(error).context(why));
             }
-            Err(error) if until.is_none() => {
+            Err(error) if progress.is_some() => {
                 not_archived = UnreplayableReason::Unknown;
                 model.set_goes_on();
                 crate::output::note!("warning: only what is archived is shown: {error}");
@@ -334,12 +379,17 @@ fn load(path: &Path, prefix: &str, limits: RetentionLimits, until: Option<EventT
     Ok(LoadedFolder { model, not_archived, identity })
 }
 
-/// Takes in an archive, at the start with a progress bar.
-fn read_archive(archive: Archive, model: &mut DashboardModel, is_start: bool) -> anyhow::Result<ArchivedRanges> {
-    if !is_start {
-        return Ok(load_archive(&archive, model)?);
-    }
-    let (archive, meter) = progress::over_archive(archive, &ARCHIVED_TOPICS)?;
+/// Takes in an archive, at the start with its progress, on the terminal and on the page.
+fn read_archive(
+    archive: Archive,
+    model: &mut DashboardModel,
+    progress: Option<&ReadingProgress>,
+) -> anyhow::Result<ArchivedRanges> {
+    let Some(progress) = progress else { return Ok(load_archive(&archive, model)?) };
+    let listing = archive.files()?;
+    let (archive, meter) = progress::over_files(archive, &listing, &ARCHIVED_TOPICS);
+    let shown = meter.clone();
+    progress.describe_by(move || shown.bytes_text());
     let ranges = load_archive(&archive, model)?;
     meter.finish();
     Ok(ranges)
@@ -421,7 +471,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
         let _held = EmbeddedLog::open(&folder.path().join("log"), options).unwrap();
-        let read = || load(folder.path(), "", RetentionLimits::default(), None);
+        let read = || load(folder.path(), "", RetentionLimits::default(), ShownUntil::End(&ReadingProgress::default()));
         let refused = format!("{:#}", read().unwrap_err());
         assert!(refused.contains("nothing is archived in ") && refused.contains(IN_USE), "{refused}");
         write_archive(Archive::folder(&folder.path().join("archive")).unwrap(), "run/1");
@@ -435,7 +485,7 @@ mod tests {
         let read = |id: u128| {
             let archive = Archive::folder(folder.path()).unwrap().with_new_id(id);
             write_archive(archive, &format!("run/{id}"));
-            load(folder.path(), "", RetentionLimits::default(), None).unwrap().identity
+            load(folder.path(), "", RetentionLimits::default(), ShownUntil::End(&ReadingProgress::default())).unwrap().identity
         };
         let first = read(1);
         for inside in [format!("topic={}", Topic::Workloads), "_archived".to_owned()] {
@@ -450,7 +500,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
         let _held = EmbeddedLog::open(&folder.path().join("log"), options).unwrap();
-        let read = || load(folder.path(), "", RetentionLimits::default(), None).map(drop);
+        let read = || load(folder.path(), "", RetentionLimits::default(), ShownUntil::End(&ReadingProgress::default())).map(drop);
         let refused = format!("{:#}", read().unwrap_err());
         assert!(refused.contains("nothing is archived") && refused.contains(IN_USE), "{refused}");
         let foreign = folder.path().join("archive/topic=decisions.v1/date=2026-01-01");
@@ -466,9 +516,9 @@ mod tests {
         let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
         let _held = EmbeddedLog::open(&folder.path().join("log"), options).unwrap();
         write_archive(Archive::folder(&folder.path().join("archive")).unwrap(), "run/1");
-        let read = |until| load(folder.path(), "", RetentionLimits::default(), until);
-        assert!(matches!(read(None), Ok(LoadedFolder { not_archived: UnreplayableReason::Unknown, .. })));
-        let refused = format!("{:#}", read(Some(EventTime::from_millis(0))).unwrap_err());
+        let (progress, read) = (ReadingProgress::default(), |until| load(folder.path(), "", RetentionLimits::default(), until));
+        assert!(matches!(read(ShownUntil::End(&progress)), Ok(LoadedFolder { not_archived: UnreplayableReason::Unknown, .. })));
+        let refused = format!("{:#}", read(ShownUntil::Moment(EventTime::from_millis(0))).unwrap_err());
         assert!(refused.contains("cannot be read now"), "{refused}");
     }
 

@@ -198,7 +198,7 @@ impl IntoResponse for AccessRefusal {
 }
 
 /// Returns whether a path is of the interface, and not of a file of the page.
-fn is_api(path: &str) -> bool {
+pub fn is_api(path: &str) -> bool {
     path.starts_with("/api/")
 }
 

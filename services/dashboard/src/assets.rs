@@ -61,9 +61,19 @@ pub fn policy_hash(text: &str) -> String {
     format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text.as_bytes())))
 }
 
+/// Returns the file of the page at this path.
+fn find(path: &str) -> Option<&'static WebAsset> {
+    ASSETS.iter().find(|asset| asset.path == path)
+}
+
+/// Returns whether the page has a file at this path.
+pub fn is_file(path: &str) -> bool {
+    find(path).is_some()
+}
+
 /// Answers a request for a file of the page.
 pub async fn serve(request: Request) -> Response {
-    let Some(asset) = ASSETS.iter().find(|asset| asset.path == request.uri().path()) else {
+    let Some(asset) = find(request.uri().path()) else {
         return (StatusCode::NOT_FOUND, "there is nothing here; the page is at /\n").into_response();
     };
     let (body, encoding) = if takes_gzip(request.headers()) { (asset.gzip, Some("gzip")) } else { (asset.plain, None) };

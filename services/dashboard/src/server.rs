@@ -19,6 +19,7 @@ use crate::as_of::AsOfReader;
 use crate::assets;
 use crate::log::LogSource;
 use crate::model::runs::OtherRun;
+use crate::reading::{self, ReadingProgress};
 use crate::settings::DashboardSettings;
 use crate::shared_model::SharedModel;
 use crate::whatif::WhatIf;
@@ -52,6 +53,8 @@ pub struct DashboardServer {
     listener: TcpListener,
     context: ApiContext,
     address: SocketAddr,
+    /// `None` if it shows a record that grows.
+    reading: Option<ReadingProgress>,
 }
 
 impl DashboardServer {
@@ -72,7 +75,7 @@ impl DashboardServer {
         let listener = bind_near(wanted, further).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let access = Arc::new(AccessRules { bound: address, hosts: settings.hosts.clone(), tokens });
-        Ok(Self { listener, context: ApiContext::new(model, access, what_if, shutdown), address })
+        Ok(Self { listener, context: ApiContext::new(model, access, what_if, shutdown), address, reading: None })
     }
 
     /// Enables pausing, approving and setting modes through the page: for all clients of a loopback address without tokens, and
@@ -97,6 +100,13 @@ impl DashboardServer {
         self
     }
 
+    /// Shows how far the record is read, and nothing else before its end.
+    #[must_use]
+    pub fn with_reading(mut self, reading: ReadingProgress) -> Self {
+        self.reading = Some(reading);
+        self
+    }
+
     /// Lets terminals follow the log over HTTP.
     #[must_use]
     pub fn with_log(mut self, log: LogSource) -> Self {
@@ -117,8 +127,11 @@ impl DashboardServer {
     /// Serves until the shutdown.
     pub async fn run(self) -> Result<(), std::io::Error> {
         let (access, shutdown) = (self.context.access.clone(), self.context.shutdown.clone());
-        let router =
-            api::routes(self.context).fallback(get(assets::serve)).layer(middleware::from_fn_with_state(access, access::guard));
+        let mut router = api::routes(self.context).fallback(get(assets::serve));
+        if let Some(reading) = self.reading {
+            router = router.layer(middleware::from_fn_with_state(reading, reading::hold_back));
+        }
+        let router = router.layer(middleware::from_fn_with_state(access, access::guard));
         connections::serve(self.listener, |stream| ready(Ok(stream)), router, LIMITS, |_| (), shutdown).await;
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use eadt_backtest::HindsightInput;
@@ -25,8 +25,8 @@ const MOST_WINDOWS: usize = 20_000;
 pub enum HistorySource {
     /// The dashboard's own log.
     Log { bus: Arc<dyn Bus>, prefix: String },
-    /// An archive, and perhaps the embedded log beside it. `identity` is that of the record of the page.
-    Folder { path: PathBuf, prefix: String, identity: RecordIdentity },
+    /// An archive, and perhaps the embedded log beside it. `identity` is that of the record of the page, once it is read.
+    Folder { path: PathBuf, prefix: String, identity: Arc<OnceLock<RecordIdentity>> },
 }
 
 /// A record cannot be had.
@@ -65,7 +65,8 @@ impl HistorySource {
                 let log = path.join("log");
                 match Archive::find(path) {
                     Ok(archive) => {
-                        identity.check(&RecordIdentity::of(&archive)).map_err(|_| HistoryError::Rewritten)?;
+                        let check = identity.get().map(|first| first.check(&RecordIdentity::of(&archive)));
+                        check.transpose().map_err(|_| HistoryError::Rewritten)?;
                         reading.archive(&archive)?;
                     }
                     // Nothing is archived yet; an archive that cannot be read is an error.

@@ -2,22 +2,22 @@
 
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::body::Bytes;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::{Bus, BusError, ProducerRecord, StartOffset, TopicPartition, TopicSpec, read_to_end};
 use eadt_dashboard::{
-    AsOfReader, DashboardModel, HistorySource, RecordIdentity, ReplayCheck, ReplayVerdict, RetentionLimits, SourceFacts,
-    SourceKind, load_archive, load_log,
+    AsOfReader, DashboardModel, HistorySource, ReadingProgress, RecordIdentity, ReplayCheck, ReplayVerdict, RetentionLimits,
+    SourceFacts, SourceKind, load_archive, load_log,
 };
 use eadt_lake::{Archive, ArchiveRow, ArchiveWriter};
 use eadt_schemas::v1::{Layout, dead_letter_header};
 use eadt_schemas::{EventTime, Topic};
 
-use crate::support::{at, facts, model, serve, serve_past, window};
+use crate::support::{at, facts, model, serve, serve_past, serve_reading, window};
 
 /// The window of each of 20 minutes, and events that were refused after five and after fifteen.
 fn write(folder: &Path) {
@@ -136,7 +136,8 @@ async fn a_folder_that_was_written_anew_under_the_page_is_named_and_its_moments_
     with_id(1);
     let place: PathBuf = folder.path().to_owned();
     let identity = RecordIdentity::of(&Archive::find(&place).unwrap());
-    let history = HistorySource::Folder { path: place.clone(), prefix: String::new(), identity: identity.clone() };
+    let known = Arc::new(OnceLock::from(identity.clone()));
+    let history = HistorySource::Folder { path: place.clone(), prefix: String::new(), identity: known };
     let newest = load(&place, None);
     let past = AsOfReader::new(move |time| {
         identity.check(&RecordIdentity::of(&Archive::find(&place).unwrap()))?;
@@ -254,5 +255,29 @@ fn a_log_that_is_not_the_archives_is_read_as_a_whole() {
     for (minutes, count) in [(100..104, 4), (100..110, 10)] {
         let folder = second.join(count.to_string());
         assert_eq!(load_both(archive, &log_of(&folder, minutes)), (8 + count, count));
+    }
+}
+
+#[tokio::test]
+async fn until_the_record_is_read_the_page_shows_how_far_that_is() {
+    let progress = ReadingProgress::default();
+    let served = serve_reading(model(), progress.clone()).await;
+    let page = async || {
+        let answer = served.get("/").await;
+        assert!(answer.status == 200 || answer.head.contains("retry-after: 1"), "{}", answer.head);
+        (answer.status, String::from_utf8(answer.body).unwrap())
+    };
+    let (status, text) = page().await;
+    assert!(status == 503 && text.contains(">The record is being read.<") && text.contains("/reading.js"), "{text}");
+    progress.describe_by(|| "1 MB of <3 MB> read".to_owned());
+    assert!(page().await.1.contains("The record is being read: 1 MB of &lt;3 MB> read."));
+    let refused = served.get("/api/v1/overview").await;
+    let error = refused.json()["error"].as_str().unwrap().to_owned();
+    assert_eq!((refused.status, &*error), (503, "The record is being read: 1 MB of <3 MB> read"));
+    assert_eq!((served.get("/app.css").await.status, served.get("/api/v1/fleet").await.status), (200, 503));
+    progress.finish();
+    assert!(page().await.1.contains("/app.js"));
+    for path in ["/api/v1/overview", "/reading.js"] {
+        assert_eq!(served.get(path).await.status, 200, "{path}");
     }
 }

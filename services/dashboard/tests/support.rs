@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use eadt_cluster::PolicyWriter;
 use eadt_dashboard::{
-    AsOfReader, DashboardModel, DashboardServer, DashboardSettings, LogSource, OtherRun, RetentionLimits, SharedModel,
-    SourceFacts, SourceKind,
+    AsOfReader, DashboardModel, DashboardServer, DashboardSettings, LogSource, OtherRun, ReadingProgress, RetentionLimits,
+    SharedModel, SourceFacts, SourceKind,
 };
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{
@@ -164,6 +164,11 @@ pub async fn serve_with(model: DashboardModel, settings: DashboardSettings, edit
 /// With earlier moments.
 pub async fn serve_past(model: DashboardModel, past: AsOfReader) -> Served {
     serve_as(model, DashboardSettings::default(), |server| server.with_past(past)).await
+}
+
+/// With a record that is still read.
+pub async fn serve_reading(model: DashboardModel, reading: ReadingProgress) -> Served {
+    serve_as(model, DashboardSettings::default(), |server| server.with_reading(reading)).await
 }
 
 /// With other runs to compare with.

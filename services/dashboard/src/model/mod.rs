@@ -241,7 +241,7 @@ pub struct DashboardModel {
 #[derive(Debug, Default)]
 struct IdleDevices {
     newest: IdleGpus,
-    trace: WorkloadTimeline,
+    trace: WorkloadTimeline<f64>,
 }
 
 impl IdleDevices {

@@ -11,7 +11,7 @@ use eadt_schemas::v1::Origin;
 use serde::Serialize;
 
 use super::stages::StageProgress;
-use super::trace::WorkloadTimeline;
+use super::trace::{TraceNumber, WorkloadTimeline};
 use super::workload::{DecisionRecord, LatestWindow, WorkloadState};
 use super::{DashboardCounts, DashboardModel, NoticeKind, ReplayCheck, SourceFacts};
 
@@ -391,8 +391,8 @@ impl DashboardModel {
     /// Returns the power of the fleet in this range; without ends, over the whole record.
     pub fn power_history(&self, from: Option<EventTime>, to: Option<EventTime>) -> Option<PowerHistory> {
         let settled = self.settled()?;
-        let traces = self.workloads.values().map(|state| &state.trace).chain(self.idle_traces());
-        let first = traces.filter_map(WorkloadTimeline::begin).min()?;
+        let begins = self.workloads.values().filter_map(|state| state.trace.begin());
+        let first = begins.chain(self.idle_traces().filter_map(WorkloadTimeline::begin)).min()?;
         let (from, to) = (from.unwrap_or(first).max(first), to.unwrap_or(settled).min(settled));
         if to <= from {
             return None;
@@ -444,7 +444,7 @@ impl DashboardModel {
     }
 
     /// Returns the traces of GPUs without work: of those without a workload, and of those whose job has ended.
-    fn idle_traces(&self) -> impl Iterator<Item = &WorkloadTimeline> {
+    fn idle_traces(&self) -> impl Iterator<Item = &WorkloadTimeline<f64>> {
         let finished = self.workloads.values().map(|state| &state.idle_trace);
         std::iter::once(&self.idle.trace).chain(finished).filter(|trace| !trace.is_empty())
     }
@@ -553,7 +553,7 @@ impl TimeGrid {
     /// Writes the mean power over each interval into `mean`; `sums` is room to count in. Before its begin, after its end, and
     /// between two runs a workload takes nothing, so that the means of all add up. Time of which nothing is known counts as the
     /// rest of its interval.
-    fn mean(&self, trace: &WorkloadTimeline, sums: &mut Vec<IntervalEnergy>, mean: &mut Vec<Option<f32>>) {
+    fn mean<N: TraceNumber>(&self, trace: &WorkloadTimeline<N>, sums: &mut Vec<IntervalEnergy>, mean: &mut Vec<Option<f32>>) {
         sums.clear();
         sums.resize(self.count as usize, IntervalEnergy::default());
         // They come in order, so that the interval of one is not far from that of the one before it.

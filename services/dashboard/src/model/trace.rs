@@ -52,22 +52,40 @@ impl PowerSpan {
     }
 }
 
+/// A number in which an interval is summed: 4 bytes for one of the many workloads, 8 for sums over many devices, which lose the
+/// small windows otherwise.
+pub trait TraceNumber: Copy + Default + PartialOrd + std::ops::Add<Output = Self> + std::ops::AddAssign + Into<f64> {
+    fn of(value: f64) -> Self;
+}
+
+impl TraceNumber for f32 {
+    fn of(value: f64) -> Self {
+        value as Self
+    }
+}
+
+impl TraceNumber for f64 {
+    fn of(value: f64) -> Self {
+        value
+    }
+}
+
 /// Sums over one interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct TraceInterval {
+struct TraceInterval<N> {
     /// Energy of the time with known power, in joules.
-    watt_seconds: f32,
+    watt_seconds: N,
     /// That time; of several devices, the sum of the times of each.
-    seconds: f32,
+    seconds: N,
     /// Time within the workload's life of which no power is known.
-    unknown_seconds: f32,
+    unknown_seconds: N,
     /// Energy and samples of windows with a J/sample, those with a restart left out.
-    joules: f32,
-    samples: f32,
+    joules: N,
+    samples: N,
     restarted: bool,
 }
 
-impl TraceInterval {
+impl<N: TraceNumber> TraceInterval<N> {
     fn merge(self, other: Self) -> Self {
         Self {
             watt_seconds: self.watt_seconds + other.watt_seconds,
@@ -82,12 +100,12 @@ impl TraceInterval {
 
 /// Intervals of equal length; twice as long each time that there are too many.
 #[derive(Debug, Clone, Default)]
-pub struct WorkloadTimeline {
+pub struct WorkloadTimeline<N = f32> {
     /// Microseconds of an interval; 0 before the first window.
     width: i64,
     /// Number of the first interval since the epoch.
     first: i64,
-    intervals: VecDeque<TraceInterval>,
+    intervals: VecDeque<TraceInterval<N>>,
     /// Begin and end of its power, in microseconds since the epoch.
     life: Option<(i64, i64)>,
 }
@@ -116,18 +134,18 @@ pub struct TraceEnergy {
     pub unknown_seconds: f64,
 }
 
-impl WorkloadTimeline {
+impl<N: TraceNumber> WorkloadTimeline<N> {
     /// Adds a window with the power of its run. If it `follows_end`, the job was started again: between its runs it took no power.
     /// Otherwise its power in a silence before this window is unknown.
     pub fn add(&mut self, window: &EfficiencyWindow, power: PowerSpan, follows_end: bool) {
         let interval = self.interval_of(window);
         interval.restarted |= window.has_restart();
         if let (Some(joules), Some(samples), false) = (window.energy_per_sample(), window.samples, window.restarted) {
-            interval.joules += (joules * samples) as f32;
-            interval.samples += samples as f32;
+            interval.joules += N::of(joules * samples);
+            interval.samples += N::of(samples);
         }
         if let Some((_, end)) = self.life.filter(|_| !follows_end) {
-            self.spread(end, power.from.micros(), |interval, seconds| interval.unknown_seconds += seconds);
+            self.spread(end, power.from.micros(), |interval, seconds| interval.unknown_seconds += N::of(seconds));
         }
         self.add_power(power);
     }
@@ -148,16 +166,16 @@ impl WorkloadTimeline {
         let watts = power.joules.map(|joules| joules / power.seconds());
         self.spread(from, to, |interval, seconds| match watts {
             Some(watts) => {
-                interval.watt_seconds += (watts * f64::from(seconds)) as f32;
-                interval.seconds += seconds;
+                interval.watt_seconds += N::of(watts * seconds);
+                interval.seconds += N::of(seconds);
             }
-            None => interval.unknown_seconds += seconds,
+            None => interval.unknown_seconds += N::of(seconds),
         });
         self.life = Some(self.life.map_or((from, to), |(begin, end)| (begin.min(from), end.max(to))));
     }
 
     /// Adds to each interval in this time, with the seconds of it that are in the interval.
-    fn spread(&mut self, from: i64, to: i64, add: impl Fn(&mut TraceInterval, f32)) {
+    fn spread(&mut self, from: i64, to: i64, add: impl Fn(&mut TraceInterval<N>, f64)) {
         if to <= from {
             return;
         }
@@ -170,7 +188,7 @@ impl WorkloadTimeline {
             if micros <= 0 {
                 break;
             }
-            add(interval, (micros as f64 / 1e6) as f32);
+            add(interval, micros as f64 / 1e6);
         }
     }
 
@@ -183,7 +201,7 @@ impl WorkloadTimeline {
     }
 
     /// Returns the interval in which a window begins.
-    fn interval_of(&mut self, window: &EfficiencyWindow) -> &mut TraceInterval {
+    fn interval_of(&mut self, window: &EfficiencyWindow) -> &mut TraceInterval<N> {
         self.set_width(window);
         let start = window.window_start.micros();
         self.extend_to(start, start + 1);
@@ -240,10 +258,10 @@ impl WorkloadTimeline {
             (from < to).then(|| TraceEnergy {
                 from,
                 to,
-                joules: f64::from(interval.watt_seconds),
+                joules: interval.watt_seconds.into(),
                 // Several devices at once count once.
-                known_seconds: f64::from(interval.seconds).min((to - from) as f64 / 1e6),
-                unknown_seconds: f64::from(interval.unknown_seconds),
+                known_seconds: interval.seconds.into().min((to - from) as f64 / 1e6),
+                unknown_seconds: interval.unknown_seconds.into(),
             })
         })
     }
@@ -252,7 +270,7 @@ impl WorkloadTimeline {
     pub fn points(&self) -> impl DoubleEndedIterator<Item = TracePoint> {
         self.intervals.iter().enumerate().map(|(index, interval)| {
             let start = EventTime::from_micros((self.first + index as i64) * self.width);
-            let ratio = |value: f32, divisor: f32| (divisor > 0.0).then(|| value / divisor);
+            let ratio = |value: N, divisor: N| (divisor.into() > 0.0).then(|| (value.into() / divisor.into()) as f32);
             TracePoint {
                 start,
                 end: start.plus_micros(self.width),
@@ -364,7 +382,7 @@ mod tests {
             }
             trace
         };
-        let energies = |trace: &WorkloadTimeline| -> Vec<(i64, i64, i64, i64)> {
+        let energies = |trace: &WorkloadTimeline<f64>| -> Vec<(i64, i64, i64, i64)> {
             let energies = trace.energies();
             energies.map(|part| (part.from, part.to, part.joules.round() as i64, part.known_seconds.round() as i64)).collect()
         };
@@ -381,6 +399,14 @@ mod tests {
         let joules: i64 = wanted.iter().map(|(_, _, joules, _)| joules).sum();
         assert_eq!(joules, 60 * (3 * 60 + 10 * 70 + 496 * 80));
         assert!(wanted.iter().all(|(from, to, _, known)| 1_000_000 * known == to - from), "time counts once: {wanted:?}");
+    }
+
+    #[test]
+    fn small_windows_of_very_many_devices_add_up() {
+        let (mut trace, window) = (WorkloadTimeline::<f64>::default(), window(0, 57.3, false));
+        (0..1_000_000).for_each(|_| trace.add_device(&window, PowerSpan::observed(&window)));
+        let joules: f64 = trace.energies().map(|energy| energy.joules).sum();
+        assert!((joules / (1e6 * 60.0 * 57.3) - 1.0).abs() < 1e-9, "{joules}");
     }
 
     #[test]

@@ -122,7 +122,7 @@ pub struct WorkloadState {
     /// Its windows, up to the end of its run.
     pub trace: WorkloadTimeline,
     /// Power of its GPUs after its run ended: these are without work.
-    pub idle_trace: WorkloadTimeline,
+    pub idle_trace: WorkloadTimeline<f64>,
     /// The report's, without rows and notes; without a saving if too many windows are kept. `None` before the first refresh.
     pub figures: Option<Box<WorkloadReport>>,
     /// Its figures are older than its windows.
