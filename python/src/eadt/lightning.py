@@ -67,9 +67,11 @@ class EadtCallback(Callback):  # type: ignore[misc]
         self._kept: dict[str, Any] = {}
         #: Samples since the last step: with accumulated gradients those of several batches.
         self._samples = 0.0
-        #: Whether a checkpoint was begun that is not reported yet.
+        #: Whether a checkpoint was written that is not reported yet.
         self._is_saved = False
-        #: The newest checkpoint that was written for a directive.
+        #: Replaces what writes the trainer's checkpoints while it trains.
+        self._saving: MethodReplacement | None = None
+        #: The newest checkpoint for a directive, from the moment on at which it is written: it keeps its own path.
         self._written: str | None = None
         #: The batch that is trained on, with the batches that were started and processed before it.
         self._batch: tuple[Any, int, int] | None = None
@@ -90,6 +92,7 @@ class EadtCallback(Callback):  # type: ignore[misc]
             "samples_total": self.job.samples_total + self.job.of_all_ranks(pending),
             "steps_total": steps,
             "global_step": self._global_step if self._trainer is None else int(self._trainer.global_step),
+            "checkpoint": self._written,
         }
 
     def _samples_of_now(self, trainer: Any) -> float:
@@ -133,6 +136,8 @@ class EadtCallback(Callback):  # type: ignore[misc]
         self.job = Job(model, optimizers, freezer=freezer, data_ranks=_data_ranks(trainer), **{"scaler": scaler, **self._options})
         self.job.precision_refusal = "Lightning fixes its precision at the start: restart with another precision of the Trainer"
         self._trainer, self._batch, self._is_saved = trainer, None, False
+        self._stop_watching()
+        self._saving = MethodReplacement(trainer.strategy, "save_checkpoint", self._make_save)
         self._global_step, self._samples = int(trainer.global_step), 0.0
         self._go_on(self.job, len(optimizers))
         self._expected = _expected_steps(trainer, pl_module)
@@ -146,6 +151,7 @@ class EadtCallback(Callback):  # type: ignore[misc]
         # Checkpoints of older versions have no steps. The trainer counts those of all optimizers.
         job.steps_total = kept.get("steps_total", self._global_step // max(1, optimizers))
         job.samples_total = kept.get("samples_total", 0.0)
+        self._written = kept.get("checkpoint")
 
     @quiet
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
@@ -182,26 +188,37 @@ class EadtCallback(Callback):  # type: ignore[misc]
         """Writes the checkpoint that a directive waits for, in the place of the one before it."""
         path = _checkpoint_path(trainer, self._folder)
         is_new = not os.path.exists(path)
+        before, self._written = self._written, path
         failure = job.first_failure(lambda: _write_checkpoint(trainer, path))
         self._is_saved = False
         if failure is None:
-            before, self._written = self._written, path
-            if before not in (None, path):
+            # A training that goes on elsewhere leaves the earlier one its own.
+            if before is not None and before != path and os.path.dirname(before) == os.path.dirname(path):
                 _remove_checkpoint(trainer, before)
             job.checkpointed()
             return
+        self._written = before
         if is_new:
             # A part of it is no checkpoint.
             _remove_checkpoint(trainer, path)
         job.checkpoint_failed(failure)
 
-    @quiet
-    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        # Of one with the weights alone, from which no training goes on, this is not called. It is written after this.
-        self._is_saved = True
+    def _make_save(self, save: Any) -> Any:
+        def save_and_note(*arguments: Any, **options: Any) -> None:
+            save(*arguments, **options)
+            content = options["checkpoint"] if "checkpoint" in options else next(iter(arguments), None)
+            # No training goes on from one with the weights alone.
+            self._is_saved |= isinstance(content, dict) and "optimizer_states" in content
+
+        return save_and_note
+
+    def _stop_watching(self) -> None:
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.close()
 
     def _report_saved(self) -> None:
-        """Reports a checkpoint that another callback or the loop wrote, where training goes on: one that fails ends it."""
+        """Reports a checkpoint that another callback or the loop wrote."""
         is_saved, self._is_saved = self._is_saved, False
         if is_saved and self.job is not None:
             self.job.mark_checkpoint()
@@ -254,6 +271,7 @@ class EadtCallback(Callback):  # type: ignore[misc]
             kept = self.state_dict() or {}
             self._kept = kept if kept.get("global_step") else {}
         self._trainer = self._batch = None
+        self._stop_watching()
         self.job.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -186,6 +187,14 @@ class TestLightning(Frameworks):
                 later.fit(Lit(), self.loader(8), ckpt_path="last", weights_only=False)
                 begun = min(event["steps_total"] for event in self.server.events if "steps_total" in event)
                 self.assertEqual(f"last-eadt-{begun}.ckpt", written[0])
+                # The next one is in its place, also if another process wrote it.
+                self.ask(checkpoint_now=True, decision_id="d-2")
+                callback = EadtCallback(url=self.server.url, interval_seconds=0.05, agree_every=2)
+                later = pl.Trainer(max_epochs=2, callbacks=[callback, Waits(callback), *kept], **options)
+                later.fit(Lit(), self.loader(8), ckpt_path="last", weights_only=False)
+                self.assertEqual(callback.job and callback.job.answers, [("d-2", None)])
+                [last] = [name for name in os.listdir(f"{folder}/{expected}") if name.startswith("last-eadt-")]
+                self.assertNotEqual(last, written[0])
 
     def test_a_checkpoint_that_cannot_be_written_is_refused_once_and_no_rank_waits(self) -> None:
         self.ask(checkpoint_now=True)
@@ -210,6 +219,23 @@ class TestLightning(Frameworks):
                 self.assertEqual((len(os.listdir(folder)), len(self.checkpoints())), (2, expected))
                 steps = {event["steps_total"] for event in self.server.events if "checkpoint_time" in event}
                 self.assertEqual(steps, {3, 6} if expected else set())
+
+    def test_a_checkpoint_that_was_not_written_is_not_reported(self) -> None:
+        class Careful(pl.Callback):
+            def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+                if trainer.global_step in (2, 5):
+                    with contextlib.suppress(OSError):
+                        trainer.save_checkpoint(f"{trainer.default_root_dir}/file/in.ckpt")
+
+        for raises_in in ("writing", "collecting"):
+            with self.subTest(raises_in), tempfile.TemporaryDirectory() as folder:
+                self.server.events.clear()
+                open(f"{folder}/file", "w").close()
+                module = Lit()
+                if raises_in == "collecting":
+                    module.on_save_checkpoint = mock.Mock(side_effect=OSError)  # type: ignore[method-assign]
+                self.trainer(Careful(), max_epochs=1, default_root_dir=folder).fit(module, self.loader(8))
+                self.assertEqual((self.server.events[-1]["steps_total"], self.checkpoints()), (8, set()))
 
     def test_the_loss_of_several_batches_a_step_is_that_of_a_batch(self) -> None:
         class Constant(Lit):

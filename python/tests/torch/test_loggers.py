@@ -6,6 +6,7 @@ import json
 import os
 import struct
 import tempfile
+import threading
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -141,8 +142,30 @@ class TestLoggers(unittest.TestCase):
         for joules in (20.0, None):
             with mlflow.start_run() as run:
                 loggers.to_mlflow(self.job(joules), mlflow)
+            self.assertTrue(loggers.flush(60.0))
             logged.append(dict(mlflow.get_run(run.info.run_id).data.metrics))
         self.check(*logged)
+
+    def test_training_does_not_wait_for_mlflow(self) -> None:
+        job, away, answers = self.job(20.0), mock.Mock(), threading.Event()
+        self.addCleanup(answers.set)
+        away.log_metrics.side_effect = lambda *_, **__: answers.wait(60.0)
+        # As many as may wait, and the one that is being written.
+        with self.assertLogs("eadt", "WARNING") as logged:
+            for _ in range(loggers.WAITING_POINTS + 2):
+                loggers.to_mlflow(job, away)
+        self.assertIn("1000 points wait for it", logged.output[0])
+        self.assertFalse(loggers.flush(0.0))
+        answers.set()
+        self.assertTrue(loggers.flush(60.0))
+        self.assertGreaterEqual(away.log_metrics.call_count, loggers.WAITING_POINTS)
+
+    def test_without_an_active_run_mlflow_is_not_asked(self) -> None:
+        job, idle = self.job(20.0), mock.Mock(active_run=mock.Mock(return_value=None))
+        with self.assertLogs("eadt", "WARNING") as logged:
+            loggers.to_mlflow(job, idle)
+        self.assertIn("start one by mlflow.start_run()", logged.output[0])
+        idle.log_metrics.assert_not_called()
 
     def test_tensorboard(self) -> None:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -165,6 +188,7 @@ class TestLoggers(unittest.TestCase):
         self.addCleanup(logging.disable, logging.NOTSET)
         for log in (loggers.to_wandb, loggers.to_mlflow, loggers.to_tensorboard):
             log(job, broken)
+        self.assertTrue(loggers.flush())
         self.assertEqual([len(call.mock_calls) for call in (broken.log, broken.log_metrics, broken.add_scalar)], [1, 1, 1])
 
     def test_a_logger_that_is_away_is_reported_once_for_each_reason(self) -> None:
@@ -175,6 +199,7 @@ class TestLoggers(unittest.TestCase):
             for _ in errors:
                 loggers.to_wandb(job, broken)
             loggers.to_mlflow(job, broken)
+            self.assertTrue(loggers.flush())
         self.assertEqual(
             [record.getMessage() for record in logged.records],
             [
