@@ -179,7 +179,7 @@ pub fn check_folder(
         return parent(path).map(|_| Vec::new());
     }
     if !path.is_dir() {
-        bail!("{} is no folder: name another output", path.display());
+        bail!("{} is not a folder: name another output", path.display());
     }
     let entries: Vec<std::fs::DirEntry> = std::fs::read_dir(path).and_then(Iterator::collect).with_context(cannot)?;
     let Some(first) = entries.first() else { return Ok(Vec::new()) };
@@ -196,7 +196,7 @@ pub fn check_folder(
         );
     }
     if let Some(foreign) = entries.iter().find(|entry| !entry.file_name().to_str().is_some_and(&is_own)) {
-        bail!("{} holds {}, which is no such output: name another folder", path.display(), foreign.file_name().display());
+        bail!("{} holds {}, which is not such an output: name another folder", path.display(), foreign.file_name().display());
     }
     Ok(entries.iter().map(std::fs::DirEntry::path).collect())
 }
@@ -338,12 +338,12 @@ mod tests {
         assert!(input.contains("is read and would be overwritten"), "{input}");
         std::fs::write(at("out/thesis.tex"), "mine").unwrap();
         let refused = folder("out", true).unwrap();
-        assert!(refused.contains("holds thesis.tex, which is no such output"), "{refused}");
+        assert!(refused.contains("holds thesis.tex, which is not such an output"), "{refused}");
         std::fs::remove_file(at("out/thesis.tex")).unwrap();
         assert_eq!(folder("out", true), None);
         assert_eq!(std::fs::read_dir(at("out")).unwrap().count(), 0);
         std::fs::write(at("file"), "").unwrap();
-        assert!(folder("file", true).unwrap().contains("is no folder"));
+        assert!(folder("file", true).unwrap().contains("is not a folder"));
     }
 
     #[test]

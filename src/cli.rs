@@ -152,7 +152,7 @@ pub enum CliCommand {
     /// Turn a `training_config.yaml` into a policy, and state the effect of each key.
     ///
     /// It prints an `EnergyPolicy` for `kubectl apply -f -`, with a comment for each key: what it sets, or why it has
-    /// no effect. A key that nobody knows is refused, and the nearest known one is named.
+    /// no effect. An unknown key is refused, and the nearest known one is named.
     TrainingConfig(crate::commands::training_config::TrainingConfigArgs),
     /// Predict and choose the SM shares of workloads on one GPU.
     #[command(subcommand)]
@@ -163,7 +163,7 @@ pub enum CliCommand {
     /// Create, list and revoke tokens with which training jobs report their progress.
     #[command(subcommand)]
     Token(TokenCommand),
-    /// Turn other people's recordings into an event log.
+    /// Convert recordings of other tools into an event log.
     Import(ImportArgs),
     /// Copy events from the bus into an event log.
     Record(RecordArgs),
@@ -219,7 +219,7 @@ pub struct SimulationArgs {
     /// How much faster than real time simulated time runs: a number from 0.001 to 1000000, or `max` [default: 60].
     #[arg(long, value_name = "FACTOR")]
     pub speed: Option<SimulationSpeed>,
-    /// Stop after so much time from this start: `90s`, `15m`, `6h`, `2d`; a bare number is seconds. Simulated time, and real time
+    /// Stop after this time since the start: `90s`, `15m`, `6h`, `2d`; a bare number is seconds. Simulated time, and real time
     /// with `--gpus nvml`. Where simulated time would end while decisions of a closed window are on their way, it ends when
     /// they take effect: at most 10 s later.
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
@@ -236,7 +236,7 @@ pub struct SimulationArgs {
 pub struct UpArgs {
     #[command(flatten)]
     pub simulation: SimulationArgs,
-    /// Where GPU telemetry comes from.
+    /// Source of GPU telemetry.
     #[arg(long, value_enum, default_value_t = TelemetrySource::Simulated)]
     pub gpus: TelemetrySource,
     /// With `--gpus nvml`: the job that all GPUs of this machine work for, `namespace/name` as it reports itself (`EADT_WORKLOAD`, or
@@ -258,7 +258,7 @@ pub struct UpArgs {
     /// empty one `up` takes the place of the services that run there under these names.
     #[arg(long, value_name = "PREFIX", value_parser = prefix)]
     pub group_prefix: Option<String>,
-    /// Log lines instead of the live view, also on a terminal.
+    /// Print log lines instead of the live view, also on a terminal.
     #[arg(long)]
     pub no_view: bool,
     /// Print the closing report as JSON.
@@ -414,13 +414,13 @@ pub enum TopicsCommand {
         #[arg(long)]
         json: bool,
     },
-    /// List the topics as they are.
+    /// List the existing topics.
     List {
         /// Print the list as JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Print the topics as they should be; asks no log.
+    /// Print the desired topics; connects to no log.
     Desired {
         /// Print them as JSON.
         #[arg(long, conflicts_with = "strimzi")]
@@ -464,7 +464,7 @@ pub struct DoctorArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum TokenCommand {
-    /// Make a token and print it, this once; the file keeps its hash. Running collectors take it within a second.
+    /// Create a token and print it once; the file stores its hash. Running collectors accept it within a second.
     Create {
         /// Namespaces whose workloads its bearer may report for; `*` is every one. May be repeated.
         #[arg(long, value_name = "NAME", required = true, value_delimiter = ',', value_parser = namespace)]
@@ -505,25 +505,25 @@ pub struct ReadingArgs {
     /// Columns of numbered boards need one pattern (docs/use/import.md).
     #[arg(long, value_name = "FIELD=COLUMN[:UNIT]")]
     pub map: Vec<FieldMap>,
-    /// Form of the times: `rfc3339`, `unix`, `unix_ms`, `unix_us`, `unix_ns` or a strptime format.
+    /// Format of the times: `rfc3339`, `unix`, `unix_ms`, `unix_us`, `unix_ns` or a strptime format.
     #[arg(long, value_name = "FORMAT")]
     pub time_format: Option<TimeFormat>,
     /// Zone of times without an offset, `Europe/Berlin` or `+02:00` [default: `TZ` of the environment, else UTC].
     #[arg(long, value_name = "ZONE", allow_hyphen_values = true, value_parser = crate::commands::import::zone)]
     pub time_zone: Option<NamedTimeZone>,
-    /// Day of the first row, if times are times of day only, for example `2025-02-03`; they go on over midnight.
+    /// Day of the first row, if times are times of day only, for example `2025-02-03`; later rows may pass midnight.
     #[arg(long, value_name = "DATE", value_parser = parse_day)]
     pub date: Option<Date>,
     /// Time between the rows of a board in a recording without times, for example `20ms`.
     #[arg(long, value_name = "TIME", value_parser = parse_interval)]
     pub interval: Option<Duration>,
-    /// What power and energy cover [default: node for mlperf, wall for mlperf-inference, else gpu].
+    /// Scope of power and energy [default: node for mlperf, wall for mlperf-inference, else gpu].
     #[arg(long, value_enum)]
     pub meter: Option<ImportMeter>,
-    /// Mark before the fraction of numbers [default: as the numbers show].
+    /// Decimal mark of numbers [default: inferred from the numbers].
     #[arg(long, value_enum)]
     pub decimal: Option<ImportDecimal>,
-    /// What rows of one time are [default: rows of one board that differ are refused].
+    /// How to read rows of one time [default: rows of one board that differ are refused].
     #[arg(long, value_enum)]
     pub same_time: Option<ImportSameTime>,
     /// Findings that do not stop the reading of a file; may be repeated.
@@ -537,7 +537,7 @@ pub struct ImportArgs {
     pub format: FormatOrFile,
     /// Files of one run.
     pub files: Vec<PathBuf>,
-    /// Print what would be made of the files, and write nothing: format, columns used and left out, units, time zone,
+    /// Print how the files would be read, and write nothing: format, columns used and left out, units, time zone,
     /// boards, gaps.
     #[arg(long, alias = "dry-run")]
     pub explain: bool,
@@ -549,7 +549,7 @@ pub struct ImportArgs {
     pub workload: Option<String>,
     #[command(flatten)]
     pub reading: ReadingArgs,
-    /// What several files are [default: nodes if their times overlap, else parts].
+    /// How to combine several files [default: nodes if their times overlap, else parts].
     #[arg(long, value_enum)]
     pub files_are: Option<ImportFilesAre>,
     /// Replace the log if it exists.
@@ -583,7 +583,7 @@ pub enum ImportMeter {
     Module,
     /// A whole node.
     Node,
-    /// What a meter at the wall covers.
+    /// Everything behind a meter at the wall.
     Wall,
 }
 
@@ -640,15 +640,15 @@ pub enum ImportFilesAre {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ImportTolerance {
-    /// Rows in any order: they are sorted, whatever the clock did.
+    /// Rows in any order: they are sorted, even if the clock went back.
     Unordered,
-    /// What rows add may grow as a running total does.
+    /// Amounts of rows may grow like a running total.
     GrowingSteps,
     /// Rows that contain others, by their time or as their sum, and rows that overlap count in full.
     NestedRows,
     /// A device that has, or follows, the sum of the figures of others counts beside them.
     Sums,
-    /// A running total may begin anew again and again.
+    /// A running total may restart repeatedly.
     FallingTotals,
 }
 
@@ -672,7 +672,7 @@ pub struct RecordArgs {
     /// Topics without prefix [default: all but processor-state and simulator-state].
     #[arg(long, value_name = "TOPIC", value_delimiter = ',', value_parser = crate::commands::topic)]
     pub topics: Vec<Topic>,
-    /// Go on after the present end until interrupted; the log is there from the start and grows.
+    /// Continue after the current end until interrupted; the file exists from the start and grows.
     #[arg(long)]
     pub follow: bool,
     /// Replace the log if it exists.
@@ -695,14 +695,14 @@ pub struct ReplayArgs {
     /// Write windows and decisions under this folder, in the archive's layout.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Replace what a former replay left in --out.
+    /// Replace the output of an earlier replay in --out.
     #[arg(long)]
     pub force: bool,
-    /// Close every window at the record's end, as if every source had ended there; else what a live processor would
-    /// still hold open stays open, and is counted.
+    /// Close every window at the record's end, as if every source had ended there; otherwise windows that a live processor would
+    /// keep open stay open, and are counted.
     #[arg(long, conflicts_with = "check")]
     pub close: bool,
-    /// Where windows begin: multiples of their length since 1970, or each workload's start.
+    /// Alignment of windows: multiples of their length since 1970, or each workload's start.
     #[arg(long, value_enum, default_value_t = WindowAlignment::Epoch)]
     pub align: WindowAlignment,
     /// Length of the windows in seconds [default: 60].
@@ -761,10 +761,10 @@ pub struct ReportArgs {
     /// Column of the carbon intensities [default: the one whose name fits best, life-cycle figures first].
     #[arg(long, value_name = "COLUMN", requires = "carbon")]
     pub carbon_column: Option<String>,
-    /// Another run to hold this one against: data folder, archive or output of `replay`.
+    /// Another run to compare with: data folder, archive or output of `replay`.
     #[arg(long, value_name = "OTHER", conflicts_with = "by")]
     pub compare: Option<PathBuf>,
-    /// Form of the report.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = ReportFormat::Text, conflicts_with = "json")]
     pub format: ReportFormat,
     /// Write the page of `--format html` too, one HTML file.
@@ -820,18 +820,18 @@ impl PageSource {
 pub struct TopArgs {
     #[command(flatten)]
     pub page: PageSource,
-    /// Read what the log got in the last so much time only: `6h`, `2d`. It counts back from now on Kafka; with --url, and in a log
-    /// that nobody writes now, from the newest event, whose time may be simulated. Savings need the whole record and are not shown
+    /// Read only the events of the last `6h`, `2d`, and so on: counted from now on Kafka; with --url, and in a log
+    /// that no process writes, from the newest event, whose time may be simulated. Savings need the whole record and are not shown
     /// then.
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub since: Option<Duration>,
-    /// What the workloads are sorted by.
+    /// Sort order of the workloads.
     #[arg(long, value_enum, default_value_t = SortKey::Energy)]
     pub sort: SortKey,
-    /// Lines instead of the view, also on a terminal.
+    /// Print lines instead of the live view, also on a terminal.
     #[arg(long)]
     pub plain: bool,
-    /// One line on what is there, then end; implies --plain.
+    /// Print one line with the current state and exit; implies --plain.
     #[arg(long)]
     pub once: bool,
 }
@@ -856,7 +856,7 @@ pub struct GetSource {
     pub from: Option<PathBuf>,
     #[command(flatten)]
     pub page: PageSource,
-    /// Read what the log got in the last so much time only: `6h`, `2d`. It counts back from now on Kafka; in data folders, archives
+    /// Read only the events of the last `6h`, `2d`, and so on: counted from now on Kafka; in data folders, archives
     /// and replays, and with --url, from the newest event, whose time may be simulated. Savings need the whole record and are not
     /// shown then.
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
@@ -872,26 +872,26 @@ pub struct GetArgs {
     pub names: Vec<String>,
     #[command(flatten)]
     pub source: GetSource,
-    /// Only of this namespace.
+    /// Only objects of this namespace.
     #[arg(short, long, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
-    /// Form of the list.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
     pub output: OutputFormat,
-    /// What workloads are sorted by [default: name].
+    /// Sort order of workloads [default: name].
     #[arg(long, value_enum)]
     pub sort: Option<SortKey>,
-    /// At most so many rows; of decisions the newest.
+    /// Maximum number of rows; of decisions the newest.
     #[arg(long, value_name = "ROWS")]
     pub limit: Option<usize>,
-    /// Decisions to maintain, too.
+    /// Also list `maintain` decisions.
     #[arg(long)]
     pub all: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct DescribeArgs {
-    /// What is described.
+    /// Kind to describe.
     #[arg(value_enum, value_name = "KIND")]
     pub kind: DescribeKind,
     /// Its name, with or without its namespace.
@@ -901,7 +901,7 @@ pub struct DescribeArgs {
     pub from: Option<PathBuf>,
     #[command(flatten)]
     pub page: PageSource,
-    /// Form: a text with the last decisions, or with `wide` all that are kept; everything as JSON; the figures as CSV, one a row.
+    /// Output format: text with the last decisions, or with `wide` all that are kept; everything as JSON; the figures as CSV, one a row.
     #[arg(short, long, value_enum, default_value_t = OutputFormat::Table, conflicts_with = "json")]
     pub output: OutputFormat,
     /// Print everything as JSON, as `-o json` does.
@@ -921,19 +921,19 @@ pub struct TailArgs {
     /// Topics without prefix [default: decisions.v1, actuations.v1].
     #[arg(value_parser = crate::commands::topic)]
     pub topics: Vec<Topic>,
-    /// Begin with the oldest kept event instead of the next one.
+    /// Start at the oldest retained event instead of the next one.
     #[arg(long)]
     pub from_start: bool,
-    /// End at the present end instead of waiting for more.
+    /// Stop at the current end of the log instead of waiting for more.
     #[arg(long)]
     pub until_end: bool,
-    /// Only of this workload or device.
+    /// Only events of this workload or device.
     #[arg(long, value_name = "KEY", alias = "workload")]
     pub key: Option<String>,
-    /// Only what changed or judged something: no decisions to maintain, no windows without a restart.
+    /// Only changes and verdicts: no `maintain` decisions, no windows without a restart.
     #[arg(long)]
     pub changes: bool,
-    /// Form of a line [default: readable on a terminal, else raw].
+    /// Output format of a line [default: readable on a terminal, else raw].
     #[arg(short, long, value_enum, value_name = "FORM", conflicts_with = "json")]
     pub output: Option<TailForm>,
     /// One CloudEvents JSON object a line.
@@ -990,15 +990,15 @@ pub enum PolicyCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Pause: nothing is changed from the next step on, until `resume`.
+    /// Pause: no changes from the next step on, until `resume`.
     Pause(PolicyPause),
     /// Resume after `pause`.
     Resume(PolicyPause),
-    /// Have the present recommendation of a policy in mode Recommend applied once.
+    /// Apply the current recommendation of a policy in mode Recommend once.
     Approve {
         /// Name of the policy.
         name: String,
-        /// Only if this is what is recommended.
+        /// Approve only if this is the current recommendation.
         #[arg(long, value_name = "ID")]
         decision: Option<String>,
         #[command(flatten)]

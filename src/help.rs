@@ -229,15 +229,15 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
 
 /// Exit statuses and their meanings.
 pub const EXIT_STATUSES: [(&str, &str); 5] = [
-    ("0", "it did what was asked; also if whoever read its output went away"),
+    ("0", "success, also if the reader of its output closed the pipe"),
     (
         "1",
         "it failed, or a check found something wrong (`doctor`, `topics check`, `replay --check`); the reason is on standard error",
     ),
-    ("2", "the command line is not possible; nothing was done"),
+    ("2", "invalid command line; nothing was done"),
     (
         "3",
-        "it ended in good order, and events are missing: a collector lost some, the archive of `up` has none of its run, `replay`\n\
+        "completed, but events are missing: a collector lost some, the archive of `up` has none of its run, `replay`\n\
          refused some (stale ones, too; late ones apart) or could not read some, `replay --check` found decisions whose windows the\n\
          record lacks, or `import` wrote its log without rows that it refused",
     ),

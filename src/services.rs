@@ -97,7 +97,7 @@ pub async fn run(single: StandaloneService, mut settings: ProgramSettings, shutd
     let (bound, server) = eadt_service::serve(address, http::routes(metrics.clone(), health.clone()), shutdown.clone()).await?;
     let bus = crate::bus::shared(&settings)?;
     let partitions = topics::check_layout(&*bus, &settings.topics.prefix)?;
-    tracing::debug!(partitions, "topics are as they should be");
+    tracing::debug!(partitions, "topics match the settings");
     watch_log(&health, &settings, &bus, &shutdown)?;
     let mut supervisor = Supervisor::new(shutdown.clone());
     let losses = LostEventCounter::default();
@@ -135,7 +135,7 @@ pub async fn run(single: StandaloneService, mut settings: ProgramSettings, shutd
         StandaloneService::Archiver => spawn_archiver(&mut supervisor, &settings, &bus, &shutdown, &metrics, &health),
         StandaloneService::Optimizer => {
             if let Some(missing) = crate::commands::optimizer::missing(&settings.optimizer.location) {
-                tracing::warn!("{missing}; looked for again at every interval");
+                tracing::warn!("{missing}; checked again at every interval");
             }
             let deps = OptimizerDependencies {
                 settings: settings.optimizer.clone(),

@@ -43,7 +43,7 @@ fn a_new_machine_and_a_used_one_are_well() {
     let fresh = dir.path().join("not/there/yet");
     let (findings, good) = report(eadt(&fresh, &["doctor"]));
     assert!(good, "{findings:#?}");
-    assert!(findings_of(&findings, "folders", "ok")[0].contains("can be made"), "{findings:#?}");
+    assert!(findings_of(&findings, "folders", "ok")[0].contains("can be created"), "{findings:#?}");
     assert_eq!(findings_of(&findings, "log", "notice").len(), 1, "{findings:#?}");
     assert!(!fresh.exists(), "the doctor makes nothing");
 
@@ -92,7 +92,7 @@ fn folders_that_cannot_be_written_or_anybody_may_change_are_found() {
     let file = dir.path().join("a file");
     std::fs::write(&file, "").unwrap();
     let (findings, good) = report(eadt(&file.join("data"), &["doctor"]));
-    assert!(!good && findings_of(&findings, "folders", "wrong")[0].contains("is no folder"), "{findings:#?}");
+    assert!(!good && findings_of(&findings, "folders", "wrong")[0].contains("is not a folder"), "{findings:#?}");
     // No user can write there, not even root.
     let (findings, good) = report(eadt(Path::new("/proc/eadt"), &["doctor"]));
     assert!(!good && findings_of(&findings, "folders", "wrong")[0].contains("cannot write to /proc"), "{findings:#?}");

@@ -31,7 +31,7 @@ fn apply_topics(kafka: &Kafka, dir: &Path) {
     let (_, err, good) = text(on(kafka, dir, &["topics", "apply"]));
     assert!(good, "{err}");
     let (again, err, good) = text(on(kafka, dir, &["topics", "apply"]));
-    assert!(good && again.contains("as they should be"), "idempotent: {again}{err}");
+    assert!(good && again.contains("match the settings"), "idempotent: {again}{err}");
 }
 
 /// Waits until a tail of the topic shows enough for `enough`.

@@ -288,7 +288,7 @@ fn nothing_is_touched_in_mode_recommend_until_somebody_approves() {
     let change = |change: PolicyEdit, by: &str| editor.edit_policy(&rig.workload(), "StatefulSet", &change, by);
     let refused = change(PolicyEdit::Approve("d-0".into()), "alice").unwrap_err();
     assert!(
-        refused.remedy == ClusterRemedy::Refused && refused.detail.contains("what is recommended by now is d-1"),
+        refused.remedy == ClusterRemedy::Refused && refused.detail.contains("the current recommendation is d-1"),
         "{refused}"
     );
     assert_eq!(change(PolicyEdit::Approve("d-1".into()), "alice"), Ok(true));

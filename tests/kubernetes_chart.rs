@@ -102,5 +102,5 @@ fn helm_test_passes_once_the_topics_are_there_and_lists_what_is_missing_before()
     let made = installed.play(&job.unwrap()["spec"]["template"]);
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let (passed, logs) = installed.test();
-    assert!(passed && logs.contains("as they should be"), "{logs}");
+    assert!(passed && logs.contains("match the settings"), "{logs}");
 }

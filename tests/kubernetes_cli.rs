@@ -79,7 +79,7 @@ fn recommend(kubernetes: &Kubernetes, namespace: &str, expires: &str) {
 #[test]
 fn without_a_cluster_the_error_names_the_remedy() {
     let error = complaint(&eadt(Path::new("/nowhere/config"), &["policy", "list"]));
-    assert!(error.contains("no cluster to talk to") && error.contains("KUBECONFIG"), "{error}");
+    assert!(error.contains("cannot connect to a cluster") && error.contains("KUBECONFIG"), "{error}");
     let error = complaint(&eadt(&Kubernetes::shared().admin_kubeconfig(), &["policy", "list", "--context", "elsewhere"]));
     assert!(error.contains("elsewhere"), "{error}");
     let error = complaint(&eadt(Path::new("/nowhere/config"), &["policy", "pause"]));
@@ -123,7 +123,7 @@ fn a_workload_and_a_namespace_are_paused_and_resumed() {
     let (config, namespace) = (kubernetes.admin_kubeconfig(), kubernetes.namespace("pause").unwrap());
     kubernetes.apply(&namespace, POLICY).unwrap();
     let error = complaint(&eadt(&config, &["policy", "pause", "llm", "-n", &namespace]));
-    assert!(error.contains("StatefulSet") && error.contains("is not there"), "{error}");
+    assert!(error.contains("StatefulSet") && error.contains("does not exist"), "{error}");
     kubernetes.apply(&namespace, WORKLOAD).unwrap();
 
     let workload = ["sts", "llm-training", "-n", &namespace];
@@ -158,7 +158,7 @@ fn a_recommendation_is_approved_once_and_only_what_was_seen() {
     recommend(kubernetes, &namespace, "2026-01-02T03:09:00.000000Z");
     assert!(complaint(&approve(&[])).contains("expired"));
     recommend(kubernetes, &namespace, "2099-01-01T00:00:00.000000Z");
-    assert!(complaint(&approve(&["--decision", "d-0"])).contains("what is recommended by now is d-60"));
+    assert!(complaint(&approve(&["--decision", "d-0"])).contains("the current recommendation is d-60"));
     let approved = stdout_of(&approve(&["--decision", "d-60"]));
     assert!(approved.starts_with("approved d-60: replicas 6 → 9"), "{approved}");
     assert_eq!(annotation(kubernetes, &["epol", "llm", "-n", &namespace], "eadt.dev/approved"), "d-60");

@@ -128,7 +128,7 @@ fn options_that_are_not_possible_together_are_a_usage_error_and_what_fails_is_no
         (&["backtest", "--archive", "nowhere", "--power-budget", "500"], "--power-budget is of simulated jobs"),
         (
             &["backtest", "--plant", "measured", "--table", "a.csv", "--html", "b.html"],
-            "--html means nothing with --plant measured",
+            "--html has no effect with --plant measured",
         ),
         (&["backtest", "--plant", "measured", "--table", "a.csv", "--scenario", "default"], "--scenario means nothing"),
     ] {

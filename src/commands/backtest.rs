@@ -91,7 +91,7 @@ fn check_options(args: &BacktestArgs) -> anyhow::Result<()> {
     ];
     match of_others.iter().find(|(_, is_given)| *is_given) {
         Some((option, _)) => {
-            Err(usage_error::impossible(format!("{option} means nothing with --plant measured: leave one of the two out")))
+            Err(usage_error::impossible(format!("{option} has no effect with --plant measured: leave one of the two out")))
         }
         None => Ok(()),
     }

@@ -76,12 +76,12 @@ pub async fn run(
             }
         }
     };
-    spawn(&mut supervisor, server.with_runs(others))?;
+    serve(&mut supervisor, server.with_runs(others))?;
     supervisor.join().await?;
     Ok(())
 }
 
-fn spawn(supervisor: &mut Supervisor, server: DashboardServer) -> anyhow::Result<()> {
+fn serve(supervisor: &mut Supervisor, server: DashboardServer) -> anyhow::Result<()> {
     crate::output::print_line!("the web page is at {}", server.url());
     supervisor.spawn(&tasks::DASHBOARD, server.run());
     Ok(())
@@ -143,7 +143,7 @@ async fn serve_folder(
         |loaded: Result<anyhow::Result<LoadedFolder>, JoinError>| loaded?.map_err(|error| source::name_page(error, settings));
     let soon = tokio::time::timeout(READ_WITHIN, &mut loading).await.ok().map(checked).transpose()?;
     let server = DashboardServer::bind(&settings.dashboard, 0, model.clone(), Some(what_if), shutdown.clone()).await?;
-    spawn(&mut supervisor, server.with_past(past).with_runs(others).with_reading(progress.clone()))?;
+    serve(&mut supervisor, server.with_past(past).with_runs(others).with_reading(progress.clone()))?;
     let loaded = match soon {
         Some(loaded) => loaded,
         None => checked(loading.await)?,
@@ -329,7 +329,7 @@ fn source_facts(path: &Path) -> SourceFacts {
 /// Loads everything under a path up to a time, as `eadt report` takes it.
 fn load(path: &Path, prefix: &str, limits: RetentionLimits, until: ShownUntil<'_>) -> anyhow::Result<LoadedFolder> {
     if !path.is_dir() {
-        bail!("{} is no folder: name a data folder, an archive or the output of `eadt replay`", path.display());
+        bail!("{} is not a folder: name a data folder, an archive or the output of `eadt replay`", path.display());
     }
     let mut model = DashboardModel::new(source_facts(path), limits);
     let progress = match until {

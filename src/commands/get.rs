@@ -56,7 +56,7 @@ fn tally(source: &GetSource, settings: &ProgramSettings, shutdown: &Shutdown) ->
 /// Warns of records that are no valid events: nothing shows them. A page counts its own.
 fn warn_unreadable(source: &GetSource, records: u64) {
     if records > 0 && source.page.url.is_none() {
-        crate::output::note!("warning: {} left out: they are no valid events of their topics", counted(records, "record"));
+        crate::output::note!("warning: {} left out: they are not valid events of their topics", counted(records, "record"));
     }
 }
 

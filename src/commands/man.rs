@@ -13,7 +13,7 @@ use crate::output::print_line;
 /// Writes a page for each command into a folder that exists.
 pub fn run(folder: &Path) -> anyhow::Result<()> {
     if !folder.is_dir() {
-        bail!("{} is no folder: make it first, or name another", folder.display());
+        bail!("{} is not a folder: create it first, or name another", folder.display());
     }
     let mut command = help::command().disable_help_subcommand(true);
     command.build();
@@ -27,7 +27,7 @@ fn write_pages(command: &Command, path: &str, folder: &Path) -> std::io::Result<
     for sub in command.get_subcommands() {
         write_pages(sub, format!("{path} {}", sub.get_name()).trim_start(), folder)?;
     }
-    let man = Man::new(command.clone());
+    let man = Man::new(command.clone()).date(" ").source(format!("eadt {}", help::VERSION)).manual("EADT");
     let mut text: Vec<u8> = Vec::new();
     man.render_title(&mut text)?;
     man.render_name_section(&mut text)?;
@@ -94,6 +94,8 @@ mod tests {
             assert!(page(name).starts_with(".ie"), "{name}");
             assert!(page(name).contains(".SH \"EXIT STATUS\"\n") && !page(name).contains("EXTRA"), "{name}: {}", page(name));
         }
+        let title = page("eadt-up.1").lines().find(|line| line.starts_with(".TH")).unwrap().to_owned();
+        assert_eq!(title, format!(".TH eadt-up 1 \" \" \"eadt {}\" EADT", help::VERSION));
         let up = page("eadt-up.1");
         assert!(up.contains("topic\\-prefix") && up.contains(".SH EXAMPLES\n.nf\neadt up \\-\\-speed max"), "{up}");
         let root = page("eadt.1");
@@ -108,6 +110,6 @@ mod tests {
         let profile = synopsis("eadt-profile.1");
         assert!(profile.contains("<KNOB>") && profile.contains("<POINTS.csv>") && !profile.contains("settle"), "{profile}");
         assert!(page("eadt-topics.1").contains("eadt\\-topics\\-apply(1)"));
-        assert!(run(&dir.path().join("none")).unwrap_err().to_string().contains("is no folder"));
+        assert!(run(&dir.path().join("none")).unwrap_err().to_string().contains("is not a folder"));
     }
 }

@@ -147,11 +147,11 @@ pub fn describe_identity(archive: &Archive, listing: &ArchiveListing) -> Vec<Str
     let mut gaps = Vec::new();
     // Without any record, that is described already.
     if is_unrecorded && !listing.lacks_records() {
-        gaps.push("has no record of its id in its folder _archived: nobody knows whether all its files are its own".to_owned());
+        gaps.push("has no record of its id in its folder _archived: it is unknown whether all its files are its own".to_owned());
     }
     if let Some(first) = unidentified.first() {
         gaps.push(format!(
-            "has {} of earlier versions, which wrote no id, such as {first}: nobody knows whether they are its own",
+            "has {} of earlier versions, which wrote no id, such as {first}: it is unknown whether they are its own",
             counted(unidentified.len() as u64, "file")
         ));
     }

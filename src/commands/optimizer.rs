@@ -40,7 +40,7 @@ pub fn run(args: &OptimizerArgs, settings: &ProgramSettings, shutdown: &Shutdown
         if refused > 0 {
             crate::output::note!(
                 "warning: {}; nothing is learned from them",
-                counted_as(refused, "record of the archive is no valid event", "records of the archive are no valid events")
+                counted_as(refused, "record of the archive is not a valid event", "records of the archive are not valid events")
             );
         }
         let now = ServiceClock::machine().now();

@@ -24,7 +24,7 @@ pub fn run(command: &TopicsCommand, bus: &dyn Bus, names: &TopicSettings) -> any
                     print_line!("{}{action}", if *dry_run { "would " } else { "" });
                 }
                 if plan.is_empty() {
-                    print_line!("{} topics are as they should be", desired.len());
+                    print_line!("{} topics match the settings", desired.len());
                 }
             }
             if !plan.refusals.is_empty() {
@@ -40,11 +40,11 @@ pub fn run(command: &TopicsCommand, bus: &dyn Bus, names: &TopicSettings) -> any
                 print_line!("{}", serde_json::json!({ "wrong": wrong }));
             }
             if !wrong.is_empty() {
-                anyhow::bail!("{}; `eadt topics apply` mends what can be mended", wrong.join("; "));
+                anyhow::bail!("{}; `eadt topics apply` fixes what can be fixed", wrong.join("; "));
             }
             if !json {
                 print_line!(
-                    "all {} topics are as they should be",
+                    "all {} topics match the settings",
                     topics::desired(&names.prefix, names.partitions, names.replication).len()
                 );
             }

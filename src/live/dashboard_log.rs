@@ -136,7 +136,7 @@ impl DashboardClient {
         let kind = response.headers().get(CONTENT_TYPE).map(|kind| kind.as_bytes().to_vec());
         match response.status().as_u16() {
             200 if kind.as_deref() == Some(LOG_MEDIA_TYPE.as_bytes()) => Ok(response),
-            200 => Err(self.foreign("its answer is no log")),
+            200 => Err(self.foreign("its answer is not a log")),
             status => Err(self.explain(status, response).await),
         }
     }
@@ -339,7 +339,7 @@ impl DashboardLogReader {
     fn take_event(&mut self, line: &[u8]) -> Result<(), BusError> {
         let event: LoggedEvent = serde_json::from_slice(line).map_err(|error| {
             let versions = format!("is it of another version than this one ({})?", env!("CARGO_PKG_VERSION"));
-            self.failed(format!("it sent a line that is no event here: {error}; {versions}"))
+            self.failed(format!("it sent a line that is not an event here: {error}; {versions}"))
         })?;
         let (Some(topic), Some(partition), Some(offset)) = (event.topic, event.partition, event.offset) else {
             return Err(self.failed("it sent an event without its place in the log"));
@@ -380,7 +380,7 @@ impl DashboardLogReader {
     }
 
     fn drop_connection(&mut self, why: &str) {
-        tracing::debug!(page = %self.page, why, "the connection to the page is lost; it is asked again");
+        tracing::debug!(page = %self.page, why, "the connection to the page is lost; reconnecting");
         let now = Instant::now();
         // The rest of a line that was cut comes again.
         self.buffer.clear();
@@ -420,7 +420,7 @@ impl DashboardLogReader {
             }
             Err(StreamUnavailable::Away(why)) => {
                 if self.failures == 0 {
-                    tracing::warn!(page = %self.page, why, "the page does not answer; it is tried again for {} s", GIVE_UP.as_secs());
+                    tracing::warn!(page = %self.page, why, "the page does not answer; retrying for {} s", GIVE_UP.as_secs());
                 }
                 self.failures += 1;
                 self.has_answered = false;
@@ -658,7 +658,7 @@ mod tests {
     #[test]
     fn what_cannot_be_followed_is_refused_in_words() {
         let answer = |head: &str, body: &str| format!("HTTP/1.1 {head}\r\nconnection: close\r\n\r\n{body}");
-        let no_address = r#"{"error":"there is no such address in /api/v1"}"#;
+        let no_address = r#"{"error":"/api/v1 has no such path"}"#;
         let runtime = runtime();
         let _guard = runtime.enter();
         for (answer, words) in [

@@ -325,7 +325,7 @@ struct ExporterState {
     capped_workloads: BTreeSet<String>,
     /// Workloads that ended and were forgotten for others.
     forgotten_workloads: BTreeSet<String>,
-    /// What was on record of them.
+    /// Their recorded energy.
     forgotten_records: OtherWorkloads,
     /// Workloads whose sums are kept, unless more have series.
     held_max: usize,
@@ -711,7 +711,7 @@ impl ExporterState {
         WorkloadTable { rows, others, capped, capped_ended: ended + self.forgotten_workloads.len() }
     }
 
-    /// Returns what has no series, and what could not be read.
+    /// Returns the counts of workloads and GPUs without series, and of unreadable events.
     fn counts(&self, table: &WorkloadTable<'_>) -> ExporterCounts {
         ExporterCounts {
             workloads_capped: table.capped,

@@ -126,7 +126,7 @@ fn enter() -> anyhow::Result<()> {
 fn leave() {
     let left = execute!(std::io::stdout(), cursor::Show, LeaveAlternateScreen).and_then(|()| terminal::disable_raw_mode());
     if let Err(error) = left {
-        tracing::debug!(%error, "the terminal could not be given back");
+        tracing::debug!(%error, "the terminal could not be restored");
     }
 }
 

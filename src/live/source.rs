@@ -134,7 +134,7 @@ pub fn read(
     };
     if !path.is_dir() {
         anyhow::bail!(
-            "{} is no folder: give --kafka BROKERS, or name a data folder, an archive or the output of `eadt replay` with --from",
+            "{} is not a folder: give --kafka BROKERS, or name a data folder, an archive or the output of `eadt replay` with --from",
             path.display()
         );
     }

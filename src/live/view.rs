@@ -28,7 +28,7 @@ const HELP: [&str; 12] = [
     "s              sort by the next: energy, power, J/sample, saved, state, name",
     "r              reverse the order",
     "/              search in names; Enter keeps it, Esc ends it",
-    "p  space       hold the picture, and go on; events are counted meanwhile",
+    "p  space       pause the view, and resume; events are still counted",
     "?              this help",
     "q  Ctrl-C      end; a second Ctrl-C ends at once",
     "Ctrl-Z         to the shell; fg comes back",
@@ -92,7 +92,7 @@ fn head_line(picture: &ViewFrame, state: &ViewState, width: u16) -> Line<'static
         spans.push(Span::styled(" reading the record ", Style::new().fg(Color::Black).bg(Color::Cyan)));
     }
     if state.paused {
-        spans.push(Span::styled(" held: p goes on ", Style::new().fg(Color::Black).bg(Color::Cyan)));
+        spans.push(Span::styled(" paused: p resumes ", Style::new().fg(Color::Black).bg(Color::Cyan)));
     }
     let used: usize = spans.iter().map(Span::width).sum();
     let room = usize::from(width).saturating_sub(used);
@@ -362,7 +362,7 @@ fn foot_line(picture: &ViewFrame, state: &ViewState, width: u16) -> Line<'static
     } else if state.page == ViewPage::Details {
         "↑↓ scroll · Enter Esc back · ? help · q table"
     } else {
-        "↑↓ select · Enter details · s sort · / search · p hold · ? help · q end"
+        "↑↓ select · Enter details · s sort · / search · p pause · ? help · q end"
     };
     let mut text = format!(" {keys}");
     if let Some(since) = picture.since {

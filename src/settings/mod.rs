@@ -60,7 +60,7 @@ pub fn is_prefix(text: &str) -> bool {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProgramSettings {
-    /// Where the log is.
+    /// Kafka or the embedded log.
     pub bus: BusSettings,
     /// Names and layout of the topics.
     pub topics: TopicSettings,
@@ -92,7 +92,7 @@ pub struct ProgramSettings {
     pub warnings: Vec<String>,
 }
 
-/// Where the log is.
+/// Kafka or the embedded log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct BusSettings {
@@ -104,7 +104,7 @@ pub struct BusSettings {
     /// Client that reads records from Kafka: `native`, a fetch path of our own, or `librdkafka`, which also reads from Kafka
     /// older than 3.0 and knows Kerberos. Groups, transactions and what is written are librdkafka's with both. Default: `native`.
     pub fetch: FetchPath,
-    /// How Kafka's brokers know this process, and it them.
+    /// TLS and authentication with Kafka's brokers.
     pub security: SecuritySettings,
     /// Further librdkafka properties, for example `linger.ms`; secrets among them by variable only. Each has a variable of its
     /// own: `EADT_BUS__PROPERTIES__LINGER__MS` sets `linger.ms`. Default: none.
@@ -171,7 +171,7 @@ pub struct MetricsSettings {
     pub workloads_max: usize,
     /// GPUs with series; further ones are only counted. One that is silent makes room for others. Default: 1000.
     pub gpus_max: usize,
-    /// Where the same metrics are sent to.
+    /// OTLP receiver of the same metrics.
     pub otlp: OtlpSettings,
 }
 

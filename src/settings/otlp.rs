@@ -202,8 +202,8 @@ mod tests {
         assert_eq!(read.authorities.unwrap().len(), 2);
         for (file, error) in [
             (dir.path().join("missing.pem"), "No such file"),
-            (file("empty.pem", ""), "it holds no PEM certificate"),
-            (file("key.pem", &made.signing_key.serialize_pem()), "it holds no PEM certificate"),
+            (file("empty.pem", ""), "it contains no PEM certificate"),
+            (file("key.pem", &made.signing_key.serialize_pem()), "it contains no PEM certificate"),
             (file("cut.pem", &two[..two.len() / 4]), "it is no PEM"),
             (file("other.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), "invalid peer certificate"),
         ] {

@@ -333,7 +333,7 @@ async fn progress_listener(args: &UpArgs, raw: &eadt_collector::RawSettings) -> 
     }
     let wanted = raw.progress.listen;
     let listener = http::bind_near(wanted, FURTHER_PORTS).await.with_context(|| {
-        format!("cannot listen on {wanted}; set collector.progress.listen to a free port, or stop what holds it")
+        format!("cannot listen on {wanted}; set collector.progress.listen to a free port, or stop the process that uses it")
     })?;
     print_moved_address(args, "collector.progress.listen", wanted, listener.local_addr()?, "jobs report (EADT_URL) at http://");
     Ok(Some(listener.into_std()?))

@@ -1,4 +1,4 @@
-//! Simulator and controllers in lock-step, without a bus: what would each controller have made of these days?
+//! Simulator and controllers in lock-step, without a bus: how would each controller have done on these days?
 //!
 //! In: scenarios, contenders, days and seeds. Out: energy per sample, throughput and restarts of each, against a layout that is
 //! never changed and against an oracle. Everything is a pure function of its arguments: the same seeds give the same bytes,

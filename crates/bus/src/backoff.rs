@@ -27,7 +27,7 @@ impl RetryBackoff {
         let text: String = error.to_string().chars().filter(|c| !c.is_ascii_digit()).collect();
         if self.failures == 1 || text != self.warned {
             self.warned = text;
-            tracing::warn!(%error, "{what}: tried again until it works, at least every {} s", self.most.as_secs_f64());
+            tracing::warn!(%error, "{what}: retrying until it succeeds, at least every {} s", self.most.as_secs_f64());
         } else {
             tracing::debug!(%error, attempts = self.failures, "{what}");
         }

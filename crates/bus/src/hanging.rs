@@ -53,7 +53,7 @@ impl HangingEnds {
     }
 
     /// Fetches the group's positions. If none can be had, a transaction may hang in them: it is aborted, and they are fetched again.
-    /// What is behind them is then done again.
+    /// Records after these positions are then processed again.
     pub fn fetch_positions(&mut self, member: &mut dyn GroupMember, inputs: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
         match member.committed(inputs) {
             Err(error) if error.remedy == Remedy::Retry && !inputs.is_empty() => {

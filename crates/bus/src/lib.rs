@@ -1,4 +1,4 @@
-//! The log that the services talk through: one small interface, two backends.
+//! The log between the services: one small interface, two backends.
 //!
 //! In: keyed records and positions. Out: records in partition order, and atomic steps. Backends: [`kafka`]
 //! (Apache Kafka through rdkafka, the only crate that knows it) and [`embedded`] (an in-process log on an ACID store).
@@ -80,7 +80,7 @@ impl ConsumerRecord {
         format!("{}/{}", self.at, self.offset)
     }
 
-    /// Returns what most readers look at.
+    /// Returns the default scope of readers.
     pub fn view(&self) -> RecordView<'_> {
         RecordView {
             partition: self.at.partition,

@@ -500,7 +500,7 @@ fn a_log_that_was_cut_off_or_overwritten_is_noticed_and_a_copy_brings_it_back() 
         // Again after the store has tidied what it found.
         for _ in 0..2 {
             let message = damage(dir.path());
-            assert!(message.contains("cut off") && message.contains("put back a copy"), "{message}");
+            assert!(message.contains("cut off") && message.contains("restore a copy"), "{message}");
         }
         let mut torn = whole.clone();
         torn[at..at + 8].fill(0xff);
@@ -536,7 +536,7 @@ fn a_log_that_lost_files_is_noticed() {
         // It is no better when it is opened again.
         for _ in 0..2 {
             let message = damage(&damaged);
-            assert!(message.contains("put back a copy"), "{lost}: {message}");
+            assert!(message.contains("restore a copy"), "{lost}: {message}");
         }
     }
     all(&open(dir.path()));

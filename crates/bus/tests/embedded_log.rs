@@ -82,7 +82,7 @@ fn retention_is_by_age_and_by_size_and_survives_a_restart() {
         log.maintain(at(110)).unwrap();
         // A reader that retention has overtaken gets an error.
         let error = behind.poll(10, Duration::ZERO, &mut Vec::new()).unwrap_err();
-        assert!(error.to_string().contains("deleted what was there: go on at 2"), "{error}");
+        assert!(error.to_string().contains("deleted these records: continue at 2"), "{error}");
         (by_age, by_size)
     };
     let log = time.open();

@@ -1,4 +1,4 @@
-//! The deciding core: what time it is, what a window holds, what to change, whether it helped.
+//! The deciding core: log time, windows, decisions, and their validation.
 //!
 //! In: decoded events with their log stamps, in any order that the log gives them. Out: windows, decisions,
 //! refusals. It never reads a clock, never awaits, does no I/O, and knows neither Kafka nor Kubernetes.

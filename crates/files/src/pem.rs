@@ -13,12 +13,12 @@ pub fn read_certificates(path: &Path, max_bytes: u64) -> Result<Vec<CertificateD
     let pem = read_bytes(path, max_bytes)?;
     let found = CertificateDer::pem_slice_iter(&pem).collect::<std::result::Result<Vec<_>, _>>();
     let certificates = found.map_err(|_| invalid("it is no PEM"))?;
-    if certificates.is_empty() { Err(invalid("it holds no PEM certificate")) } else { Ok(certificates) }
+    if certificates.is_empty() { Err(invalid("it contains no PEM certificate")) } else { Ok(certificates) }
 }
 
 /// Reads the private key of a file of at most `max_bytes`.
 pub fn read_private_key(path: &Path, max_bytes: u64) -> Result<PrivateKeyDer<'static>> {
-    let no_key = |_| invalid("it holds no PEM private key: its first line is -----BEGIN PRIVATE KEY-----");
+    let no_key = |_| invalid("it contains no PEM private key: its first line is -----BEGIN PRIVATE KEY-----");
     PrivateKeyDer::from_pem_slice(&read_bytes(path, max_bytes)?).map_err(no_key)
 }
 
@@ -42,10 +42,10 @@ mod tests {
         assert_eq!(read_certificates(&path, 1000).unwrap().len(), 2);
         assert!(read_private_key(&path, 1000).is_ok());
         for (text, of_certificates, of_key) in [
-            ("", "it holds no PEM certificate", "it holds no PEM private key"),
-            (KEY, "it holds no PEM certificate", ""),
-            ("-----BEGIN PRIVATE KEY-----\nhunter2", "it is no PEM", "it holds no PEM private key"),
-            ("-----BEGIN PRIVATE KEY-----hunter2-----END PRIVATE KEY-----", "it", "it holds no PEM private key"),
+            ("", "it contains no PEM certificate", "it contains no PEM private key"),
+            (KEY, "it contains no PEM certificate", ""),
+            ("-----BEGIN PRIVATE KEY-----\nhunter2", "it is no PEM", "it contains no PEM private key"),
+            ("-----BEGIN PRIVATE KEY-----hunter2-----END PRIVATE KEY-----", "it", "it contains no PEM private key"),
         ] {
             write(text);
             let errors = [

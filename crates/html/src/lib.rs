@@ -1,4 +1,4 @@
-//! One look for every HTML file that a command writes: report, tuning, backtest, partition.
+//! One style for every HTML file that a command writes: report, tuning, backtest, partition.
 //!
 //! In: a title, a heading and the rules that a chart needs of its own. Out: one file that loads nothing, as its own
 //! security policy requires, in light and dark, at any width and on paper. It knows nothing of what is reported.

@@ -13,11 +13,10 @@ use crate::csv_table::{SUMMED_PROGRESS, have_same_values};
 use crate::fields::MetricType;
 use crate::identity::{IdScope, SeveralBoards, is_zero_uuid};
 use crate::interpolate::LinePoint;
-use crate::names::event_name;
+use crate::names::{NAMES_SHOWN, event_name};
 use crate::options::{AcceptedFinding, FileSetKind, SameTimeRule};
 use crate::recording::{FileId, RecordedDevice, RecordedReading, Recording, RecordingSource, SourceKind};
 use crate::rounds::{BoardTurns, PowerRow, assign_turns, find_board_turns};
-use crate::series::NAMES_SHOWN;
 use crate::units::lowercase_words;
 use crate::{ImportError, ImportOptions, ReadingField, RecordingFormat};
 

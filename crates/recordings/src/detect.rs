@@ -17,9 +17,9 @@ use crate::names::shell_quote;
 use crate::prometheus_text::split_printed_series;
 use crate::quantity::{QuantityCell, is_quantity, parse_quantity};
 use crate::recording::Recording;
-use crate::sum_of_devices::TOTAL_WORDS;
 use crate::table::{HeaderCriteria, RowCells, TableReader};
 use crate::units::{Dimension, Unit, bracketed_unit, lowercase_words, word_places, worded_unit};
+use crate::words::TOTAL_WORDS;
 use crate::{ImportError, ImportOptions, ReadingField, RecordingFile, RecordingFormat};
 
 /// The format that a file seems to have.

@@ -1,4 +1,4 @@
-//! Other people's recordings, and our own event logs, as events.
+//! Recordings of other tools, and our own event logs, as events.
 //!
 //! In: readers over the bytes of one run's files ([`import`]), or of an event log ([`LogReader`], [`LogChunks`]). Out: events of
 //! [`eadt_schemas`] in event-time order over all sources, with a [`ImportReport`] of what the files held, or an

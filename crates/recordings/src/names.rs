@@ -4,6 +4,9 @@ use eadt_schemas::decode::MAX_NAME_BYTES;
 
 use crate::fingerprint::Fingerprint;
 
+/// Names that a message lists; of others it gives the count.
+pub(crate) const NAMES_SHOWN: usize = 8;
+
 /// Quotes an argument for a shell, if it needs it.
 pub fn shell_quote(text: &str) -> String {
     let plain = |character: char| character.is_alphanumeric() || "_-./:=#+@%".contains(character);

@@ -250,7 +250,7 @@ impl PrometheusImport {
         let index = *self.known.entry(key).or_insert(next);
         if index == next {
             let instance = metric.and_then(|_| mig_instance(&labels));
-            let (name, attribution, target) = (name.to_owned(), SeriesAttribution::Nobody, 0);
+            let (name, attribution, target) = (name.to_owned(), SeriesAttribution::Unattributed, 0);
             self.series.push(ImportedSeries { file, name, labels, metric, field, instance, attribution, target });
         }
         Some(index)
@@ -398,7 +398,7 @@ impl PrometheusImport {
                     match (index, sample.stamp) {
                         (Err(no_field), _) => recording.skip_line(file, line, &no_field),
                         (Ok(_), None) => {
-                            let problem = "the sample has no time stamp: one scrape is no recording";
+                            let problem = "the sample has no time stamp: one scrape is not a recording";
                             let remedy = "export with time stamps: promtool tsdb dump, or /api/v1/query_range";
                             let error = recording.error(file, line, problem, remedy).with_column(&*sample.name);
                             self.refuse(recording, "no time", line, error);
@@ -473,7 +473,11 @@ impl PrometheusImport {
             if self.samples.iter().all(|sample| seen_series.insert(sample.series)) {
                 let remedy = "ask /api/v1/query_range, not /api/v1/query (promtool query range, not instant), or give the answers of several \
                               moments";
-                return Err(ImportError::in_file(file, "holds a \"vector\", not a matrix: one moment is no recording", remedy));
+                return Err(ImportError::in_file(
+                    file,
+                    "holds a \"vector\", not a matrix: one moment is not a recording",
+                    remedy,
+                ));
             }
         }
         let by_labels = options.workload.is_none();
@@ -997,7 +1001,7 @@ fn sanitize_attribution(attribution: SeriesAttribution) -> SeriesAttribution {
         SeriesAttribution::NoNamespace(name) => {
             SeriesAttribution::Workload { workload: format!("imported/{}", clean_name(&name)), pod: String::new() }
         }
-        SeriesAttribution::NotAWorkload(_) | SeriesAttribution::Nobody => SeriesAttribution::Nobody,
+        SeriesAttribution::NotAWorkload(_) | SeriesAttribution::Unattributed => SeriesAttribution::Unattributed,
     }
 }
 

@@ -8,9 +8,8 @@ use eadt_schemas::counts::list_first;
 use eadt_schemas::v1::{CounterScope, JobLifecycle, Meter};
 
 use crate::fingerprint::Fingerprint;
-use crate::names::shell_quote;
+use crate::names::{NAMES_SHOWN, shell_quote};
 use crate::report::{DroppedLines, TableUse};
-use crate::series::NAMES_SHOWN;
 use crate::tenancy::ReadingAttribution;
 use crate::{ImportError, ImportOptions, ReadingField, RecordingFormat};
 

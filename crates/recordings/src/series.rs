@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::ReadingField;
 use crate::absent::{is_absent_in_series, is_absent_text, is_blank_in_series};
 use crate::identity::{driver_uuid, is_bare_uuid, is_zero_uuid};
+use crate::names::NAMES_SHOWN;
 use crate::power_draw::power_draw_is_average;
 use crate::prometheus_text::ExpositionSample;
 use crate::tenancy::BoardTenant;
@@ -155,9 +156,6 @@ pub fn device_metric(name: &str) -> Option<DeviceMetric> {
     let (_, field, unit) = DEVICE_SERIES[rank];
     Some(DeviceMetric { field, rank, unit: Unit::by_name(unit), is_power_usage: POWER_USAGE_SERIES.contains(&name) })
 }
-
-/// Names that a message lists; of others it gives the count.
-pub(crate) const NAMES_SHOWN: usize = 8;
 
 /// Returns the names in `found` as a sentence part: the first few, and how many more.
 pub fn list_names(found: &BTreeSet<String>) -> String {
@@ -309,7 +307,7 @@ pub enum SeriesAttribution {
         pod: String,
     },
     /// The series names no workload, or only the exporter itself.
-    Nobody,
+    Unattributed,
     /// A label names the workload, and nothing its namespace.
     NoNamespace(String),
     /// The name cannot be one of a workload.
@@ -388,7 +386,7 @@ pub fn attribute_series(labels: &impl SeriesLabels, rules: &AttributionRules, ex
         (label, rules.workload_namespace.as_deref().or(own).or(of_pod), "")
     } else {
         let Some((pod, namespace)) = pod.filter(|_| !is_exporters && rules.pods != PodRule::Ignore) else {
-            return SeriesAttribution::Nobody;
+            return SeriesAttribution::Unattributed;
         };
         (if rules.pods == PodRule::Owner { owner(pod) } else { pod }, namespace, pod)
     };

@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use crate::joined_units::is_quantity;
-use crate::sum_of_devices::TOTAL_WORDS;
 
 /// Words of energy and power, which do not show the metered thing.
 pub(crate) const ELECTRICAL_WORDS: [&str; 16] = [
@@ -24,6 +23,9 @@ pub(crate) const ELECTRICAL_WORDS: [&str; 16] = [
     "watt",
     "watts",
 ];
+/// Words of all of something, in names of columns, of boards and of rows.
+pub(crate) const TOTAL_WORDS: [&str; 13] =
+    ["aggregate", "all", "combined", "gesamt", "overall", "sum", "summe", "total", "totals", "合計", "合计", "总计", "總計"];
 /// Parts of machines whose names are short for several words. In capitals, they end a word whatever follows: `GPUpower`.
 const DEVICE_ACRONYMS: [&str; 10] = ["cpu", "dpu", "dram", "gpu", "ipu", "npu", "pdu", "psu", "soc", "tpu"];
 /// Shorter words may be the end or the beginning of any other.

@@ -182,7 +182,7 @@ pub fn routes(metrics: MetricsRegistry, health: HealthRegistry) -> Router {
 
 /// The address could not be served.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}; set http.address (EADT_HTTP__ADDRESS) to a free port, or stop what holds it")]
+#[error("cannot listen on {address}; set http.address (EADT_HTTP__ADDRESS) to a free port, or stop the process that uses it")]
 pub struct ListenError {
     pub address: SocketAddr,
     #[source]

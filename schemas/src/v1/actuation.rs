@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use super::{Layout, Origin};
 use crate::EventTime;
 
-/// What became of a decision. A decision has one `applied` or `refused`, and after `applied` one of the others.
+/// Outcome of a decision. A decision has one `applied` or `refused`, and after `applied` one of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "Outcome")]
@@ -20,7 +20,7 @@ pub enum ActuationOutcome {
     Recommended,
     /// Not ready in time; the layout before it is being restored.
     RolledBack,
-    /// The change failed and could not be undone; the reason states what is left.
+    /// The change failed and could not be rolled back; the reason states what is left.
     Failed,
 }
 
@@ -36,7 +36,7 @@ pub mod refusal_reason {
     }
 }
 
-/// What the actuator did about one decision. Key: the workload.
+/// The actuator's report of one decision. Key: the workload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
 #[schemars(extend("required" = ["id", "decision_id", "workload", "time"]))]
@@ -55,7 +55,7 @@ pub struct Actuation {
     pub time: EventTime,
     /// Whether the workload is real.
     pub origin: Origin,
-    /// What became of the decision.
+    /// Outcome of the decision.
     pub outcome: ActuationOutcome,
     /// Text of the reason; empty if there is nothing to explain.
     pub reason: String,

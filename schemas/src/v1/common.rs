@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::de::{self, MapAccess};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// What a power or energy figure covers.
+/// Scope of a power or energy figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum Meter {
@@ -52,7 +52,7 @@ impl Meter {
     }
 }
 
-/// Where a figure comes from. Worse wins where figures are combined: simulated over imported over measured.
+/// Origin of a figure. A combined figure has the weakest one: simulated, then imported, then measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {

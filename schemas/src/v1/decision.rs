@@ -48,7 +48,7 @@ pub enum ChangeValidation {
     Failed,
 }
 
-/// What a controller decided for one workload at the end of one window, `maintain` included. Key: the workload.
+/// A controller's decision for one workload at the end of one window, `maintain` included. Key: the workload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
 #[schemars(extend("required" = ["id", "workload", "time"]))]
@@ -69,7 +69,7 @@ pub struct Decision {
     pub controller: String,
     /// Version of its rules.
     pub controller_version: String,
-    /// What is to be done.
+    /// Action to take.
     pub action: ControllerAction,
     /// Text of the reason.
     pub reason: String,

@@ -39,7 +39,7 @@ pub struct DeviceIntent {
     /// The agent restores everything this long after `time` unless a newer intent arrives.
     #[schemars(range(max = 31_536_000), extend("exclusiveMinimum" = 0))]
     pub time_to_live_seconds: f64,
-    /// What is asked of each device; empty: put everything back. Absent: the short form holds.
+    /// Requested settings of each device; empty: restore all. Absent: the short form applies.
     #[serde(deserialize_with = "super::common::optional_objects", skip_serializing_if = "Option::is_none")]
     pub devices: Option<Vec<DeviceSetting>>,
     /// Every workload that has a pod with a GPU on this node, and whether its policy allows another MPS default. The default
@@ -48,7 +48,7 @@ pub struct DeviceIntent {
     pub mps_tenants: Option<Vec<MpsTenant>>,
 }
 
-/// What is asked of one device.
+/// Requested settings of one device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
 pub struct DeviceSetting {
@@ -104,7 +104,7 @@ pub enum SettingOutcome {
     Failed,
 }
 
-/// What a node agent holds, what it refused, and what its devices allow. Key: the node.
+/// A node agent's report: settings in force, refused settings, and the limits of its devices. Key: the node.
 ///
 /// Written when anything of it changes, and every minute. The actuator learns from it what became of its intents.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
@@ -262,7 +262,7 @@ pub struct PodName {
     /// Its name.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// What it belongs to, `namespace/name`; absent where that is not known.
+    /// Its workload, `namespace/name`; absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253), pattern("^[^/]+/[^/]+$"))]
     pub workload: Option<String>,

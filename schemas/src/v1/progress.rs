@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use super::Origin;
 use crate::EventTime;
 
-/// Where in its life a job is.
+/// Lifecycle phase of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "Phase")]
@@ -30,7 +30,7 @@ pub enum CounterScope {
     Rank,
 }
 
-/// What a training job got done. Key: the workload. Counters are totals since the job's first start.
+/// Progress of a training job. Key: the workload. Counters are totals since the job's first start.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
 #[schemars(extend("required" = ["time", "workload", "collector"]))]
@@ -48,9 +48,9 @@ pub struct TrainingProgress {
     pub collector: String,
     /// Whom the counters speak for.
     pub scope: CounterScope,
-    /// Where the figures come from.
+    /// Origin of the figures.
     pub origin: Origin,
-    /// Where in its life the job is.
+    /// Lifecycle phase of the job.
     pub phase: JobLifecycle,
     /// The source ends here.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

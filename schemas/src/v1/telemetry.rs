@@ -24,9 +24,9 @@ pub struct GpuTelemetry {
     /// The collector that read it; with workload and device it names the source.
     #[schemars(length(min = 1, max = 253))]
     pub collector: String,
-    /// What the power and energy figures cover.
+    /// Scope of the power and energy figures.
     pub meter: Meter,
-    /// Where the figures come from.
+    /// Origin of the figures.
     pub origin: Origin,
     /// Name of the node that holds the device.
     #[serde(skip_serializing_if = "Option::is_none")]

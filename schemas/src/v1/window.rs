@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use super::{Layout, Meter, Origin};
 use crate::EventTime;
 
-/// What interval a window event covers.
+/// Kind of interval that a window event covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum WindowKind {
@@ -50,7 +50,7 @@ pub struct EfficiencyWindow {
     /// `namespace/name`, or `gpus` for devices without a workload.
     #[schemars(length(min = 1, max = 253))]
     pub workload: String,
-    /// What interval the event covers.
+    /// Kind of interval that the event covers.
     pub kind: WindowKind,
     /// Name of the span; only for `kind` `span`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,9 +62,9 @@ pub struct EfficiencyWindow {
     /// End of the interval, excluded.
     #[serde(default = "EventTime::missing")]
     pub window_end: EventTime,
-    /// Where the figures come from; the worst of all that went in.
+    /// Origin of the figures; the weakest of all inputs.
     pub origin: Origin,
-    /// What the energy covers.
+    /// Scope of the energy.
     pub meter: Meter,
 
     /// Energy attributed to the workload in the whole interval; absent where none is known.

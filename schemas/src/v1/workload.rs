@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use super::{Layout, Origin, Precision};
 use crate::EventTime;
 
-/// What may be done to a workload.
+/// Mode of a workload: which changes are allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum UpdateMode {
@@ -89,7 +89,7 @@ pub struct Workload {
     /// The layout in force.
     #[serde(deserialize_with = "super::common::object")]
     pub layout: Layout,
-    /// What may be done to the workload.
+    /// Mode of the workload: which changes are allowed.
     pub mode: UpdateMode,
     /// Nothing is changed while this is set.
     pub paused: bool,
@@ -98,7 +98,7 @@ pub struct Workload {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub mode_set_by: Option<String>,
-    /// Who paused the workload, or resumed it; as `mode_set_by`.
+    /// User who paused or resumed the workload; as `mode_set_by`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub pause_set_by: Option<String>,

@@ -44,9 +44,9 @@ impl ActuatorMetrics {
             registry.register("decisions", "Decisions read, maintain included", this.decisions.clone());
             registry.register("outcomes", "Outcomes of decisions", this.outcomes.clone());
             registry.register("refusals", "Refused decisions by kind of reason", this.refusals.clone());
-            registry.register("dead_letters", "Records that were no decisions", this.dead_letters.clone());
+            registry.register("dead_letters", "Records that were not valid decisions", this.dead_letters.clone());
             registry.register("retries", "Cluster calls that are tried again", this.retries.clone());
-            registry.register("restarts", "Sessions on the bus that began anew after an error", this.restarts.clone());
+            registry.register("restarts", "Bus sessions restarted after an error", this.restarts.clone());
             registry.register("workloads", "Managed workloads", this.workloads.clone());
             registry.register("rollouts", "Rollouts in progress", this.rollouts.clone());
             this

@@ -47,7 +47,7 @@ pub struct ActuatorSettings {
     pub jobs: Vec<DeclaredJob>,
 }
 
-/// What a job outside of Kubernetes may be asked.
+/// A job outside of Kubernetes that may be changed.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DeclaredJob {

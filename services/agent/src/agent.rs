@@ -366,7 +366,7 @@ fn hold_gpu(
         match opened.err().map(|GpuLost(reason)| reason).or(lost) {
             None => return,
             Some(reason) => {
-                tracing::error!(gpu = index, reason, "GPU lost; the others continue, and it is tried again");
+                tracing::error!(gpu = index, reason, "GPU lost; the others continue, and opening it is retried");
                 slot.lost(reason);
             }
         }

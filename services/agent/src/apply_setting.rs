@@ -136,15 +136,13 @@ pub(crate) fn apply_setting<O: OriginalValue + Clone>(
             match knob.put_back(&original) {
                 Ok(()) => {}
                 Err(GpuSettingError::Lost(lost)) => return Err(lost),
-                Err(error) => return failed(format!("the original cannot be put back: {error}; it is tried again")),
+                Err(error) => return failed(format!("the original cannot be restored: {error}; retrying")),
             }
             chaos::reach("setting.put_back");
             status.value = match read_again(knob)? {
                 Some(now) if original.value().is_some_and(|original| now.abs_diff(original) > tolerance) => {
                     let (now, original) = (knob.describe(now), knob.describe(original.value().unwrap_or_default()));
-                    return failed(format!(
-                        "the original of {original} was put back, but the device reports {now}; it is tried again"
-                    ));
+                    return failed(format!("the original of {original} was restored, but the device reports {now}; retrying"));
                 }
                 now => now,
             };

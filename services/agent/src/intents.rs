@@ -177,7 +177,7 @@ fn follow_session(
     let topic: Arc<str> = format!("{prefix}{}", Topic::DeviceIntents).into();
     let spec = bus.topics(prefix)?.into_iter().find(|spec| spec.name == topic).ok_or_else(|| {
         let what = format!("reading topic {topic}");
-        BusError::new(Remedy::Stop, what, "there is no such topic; create the topics with eadt topics apply")
+        BusError::new(Remedy::Stop, what, "the topic does not exist; create the topics with eadt topics apply")
     })?;
     let at = TopicPartition::new(topic, partition_for_key(inbox.node.as_bytes(), spec.partitions));
     let mut reader = bus.reader(&[(at, StartOffset::Earliest)], IsolationLevel::ReadCommitted)?;

@@ -114,7 +114,7 @@ pub enum LedgerError {
     #[error("cannot {what}: {source}, path={path:?}")]
     Disk { what: &'static str, path: PathBuf, source: io::Error },
     #[error(
-        "a record of original settings cannot be read: {detail}; put the device back by hand and remove the file, path={path:?}"
+        "a record of original settings cannot be read: {detail}; restore the device by hand and remove the file, path={path:?}"
     )]
     Unreadable { path: PathBuf, detail: String },
     #[error(
@@ -329,7 +329,7 @@ mod tests {
         {
             std::fs::write(folder.path().join("GPU-a.json"), text).unwrap();
             let error = ledger.load("GPU-a").unwrap_err().to_string();
-            assert!(error.contains("put the device back by hand") && error.contains("GPU-a.json"), "{text}: {error}");
+            assert!(error.contains("restore the device by hand") && error.contains("GPU-a.json"), "{text}: {error}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! The node agent: holds power caps, clocks and MPS defaults on its own node, and always puts them back.
+//! The node agent: sets power caps, clocks and MPS defaults on its own node, and always restores them.
 //!
 //! In: `device-intents.v1` for its node (or a file), this machine's GPUs, its MPS control daemons. Out: their settings,
 //! and `device-states.v1`: held settings, refusals with reasons, changes by others, and the limits of the devices. It

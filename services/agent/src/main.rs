@@ -30,8 +30,8 @@ const OLD_CONFIG_FILE: &str = "EADT_CONFIG";
 const EXAMPLE: &str = "eadt-agent --kafka kafka:9092 --state-dir /var/lib/eadt-agent";
 const EXIT_STATUSES: [(&str, &str); 3] = [
     ("0", "it did what was asked, and put every setting back"),
-    ("1", "it failed, or a setting is not put back yet; the reason is on standard error"),
-    ("2", "the command line is not possible; nothing was done"),
+    ("1", "it failed, or a setting is not restored yet; the reason is on standard error"),
+    ("2", "invalid command line; nothing was done"),
 ];
 
 /// Holds power caps, clocks and MPS defaults on this node as intents ask for, and always puts them back.
@@ -189,7 +189,7 @@ async fn restore(raw: &RawSettings) -> anyhow::Result<ExitCode> {
 
 fn print_unrestored(summary: &AgentSummary) -> ExitCode {
     for unit in &summary.unrestored {
-        print_error(&format!("not put back, it is tried again at the next start: {unit}"));
+        print_error(&format!("not restored, retried at the next start: {unit}"));
     }
     if summary.unrestored.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -267,7 +267,7 @@ async fn what_cannot_be_is_refused_with_the_reason_and_nothing_is_touched() {
         })
         .await;
     let devices = last(&*bus).devices;
-    assert!(devices[0].power_limit_reason.contains("put the device back by hand"), "{}", devices[0].power_limit_reason);
+    assert!(devices[0].power_limit_reason.contains("restore the device by hand"), "{}", devices[0].power_limit_reason);
     assert!(
         devices[1].power_limit_reason.ends_with("nothing is changed without a record of the original"),
         "{}",

@@ -24,7 +24,7 @@ pub fn check(settings: &ArchiverSettings, prefix: &str, bus: &dyn Bus) -> Result
     let is_own = archive.refuse_other_group(&settings.group).map_err(ArchiverError::from);
     match is_own.and_then(|()| verify_same_log(&archive, prefix, bus, &MonotonicClock::machine())) {
         Err(ArchiverError::Lake(error)) if error.is_transient() => {
-            tracing::debug!(%error, "the archive cannot be looked at yet");
+            tracing::debug!(%error, "the archive cannot be read yet");
             Ok(())
         }
         other => other,

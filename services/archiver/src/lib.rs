@@ -1,4 +1,4 @@
-//! The archiver: every topic of the log into Parquet, each offset in exactly one file.
+//! The archiver: writes every topic of the log to Parquet, each offset in exactly one file.
 //!
 //! In: all topics through a group member. Out: files of an [`eadt_lake::Archive`]. The position at which a partition goes on is
 //! read from the files, never from the group: its committed positions only show others how far the archive is. A full disk

@@ -58,8 +58,13 @@ impl ArchiverMetrics {
             registry.register("files", "Files completed", this.files.clone());
             registry.register_with_unit("file", "Size of completed files", Unit::Bytes, this.file_bytes.clone());
             registry.register_with_unit("roll", "Time to encode and publish a file", Unit::Seconds, this.roll_seconds.clone());
-            registry.register("waiting_rows", "Rows in memory that are in no file yet", this.waiting_rows.clone());
-            registry.register_with_unit("waiting", "Memory of rows in no file yet", Unit::Bytes, this.waiting_bytes.clone());
+            registry.register("waiting_rows", "Rows in memory that are not written to a file yet", this.waiting_rows.clone());
+            registry.register_with_unit(
+                "waiting",
+                "Memory of rows that are not written to a file yet",
+                Unit::Bytes,
+                this.waiting_bytes.clone(),
+            );
             registry.register("partitions", "Partitions that this archiver reads", this.partitions.clone());
             registry.register(
                 "stalled",

@@ -44,7 +44,7 @@ pub enum ArchiverError {
     Lake(#[from] LakeError),
     #[error(
         "{place} is ahead of the log: it has {topic} partition {partition} up to offset {archived}, the log ends at {high}: the \
-         log was made anew, or lost its end; move {place} away, or give the archiver another location (archiver.location); `eadt \
+         log was recreated, or lost its end; move {place} away, or give the archiver another location (archiver.location); `eadt \
          report` and `eadt replay` read it where it is"
     )]
     Ahead { place: String, topic: Topic, partition: i32, archived: i64, high: i64 },
@@ -117,7 +117,7 @@ pub fn run_on(deps: &ArchiverDependencies, archive: &Archive, timer: &MonotonicC
             .map_err(ArchiverError::from)
             .and_then(|swept| {
                 if swept > 0 {
-                    tracing::info!(files = swept, "removed what an interrupted archiver left behind");
+                    tracing::info!(files = swept, "removed temporary files of an interrupted archiver");
                 }
                 archive.claim_for_group(&deps.settings.group)?;
                 verify_same_log(archive, &deps.prefix, &*deps.bus, timer)?;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// that is being written.
 const GROUP_NAME_BYTES: usize = 200;
 
-/// Where the archive lies and when a file of it is complete.
+/// Location of the archive, and the limits of a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ArchiverSettings {

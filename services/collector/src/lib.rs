@@ -1,4 +1,4 @@
-//! The collector: what GPUs draw and what training jobs get done becomes events in the log.
+//! The collector: publishes the power of GPUs and the progress of training jobs as events.
 //!
 //! In: this machine's GPUs through NVML; dcgm-exporter endpoints; progress posted by jobs over HTTP, also in Kubeflow Trainer's
 //! form; jobs' own Prometheus endpoints. Out: `gpu.telemetry.v1` and `training.progress.v1`, one sample one event. It never

@@ -169,7 +169,7 @@ impl CollectorMetrics {
             all.log_reachable.clone(),
         );
         registry.register("assignments_failed", "1 while the assignments file cannot be used", all.assignments_failed.clone());
-        registry.register("kubelet_up", "1 while the kubelet reports which pods hold GPUs", all.kubelet_up.clone());
+        registry.register("kubelet_up", "1 while the kubelet reports which pods use GPUs", all.kubelet_up.clone());
         registry.register("kubelet_failures", "Requests that the kubelet did not answer", all.kubelet_failures.clone());
         registry.register(
             "kubelet_unmatched",
@@ -183,12 +183,8 @@ impl CollectorMetrics {
         );
         registry.register("device_up", "1 while the GPU is open and answers", all.device_up.clone());
         registry.register("device_stuck", "1 while a call to the GPU has not returned in time", all.device_stuck.clone());
-        registry.register("samples_missed", "Samples due that the GPU gave no reading for", all.samples_missed.clone());
-        registry.register(
-            "readings_failed",
-            "Readings that failed for another reason than not being supported",
-            all.readings_failed.clone(),
-        );
+        registry.register("samples_missed", "Due samples for which the GPU returned no reading", all.samples_missed.clone());
+        registry.register("readings_failed", "Failed readings, without unsupported ones", all.readings_failed.clone());
         registry.register(
             "readings_implausible",
             "Readings left out because their value is impossible",
@@ -230,7 +226,7 @@ impl CollectorMetrics {
         );
         registry.register(
             "progress_absent_values",
-            "Values posted to the progress endpoint that are no numbers and were taken as absent",
+            "Values posted to the progress endpoint that are not numbers, treated as absent",
             all.absent_values.clone(),
         );
         registry.register(

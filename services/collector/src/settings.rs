@@ -24,7 +24,7 @@ pub struct RawSettings {
     pub name: Option<String>,
     /// Node that the devices belong to. Default: the host's name.
     pub node: Option<String>,
-    /// What is kept while the log is away.
+    /// Buffer of events while the log is unavailable.
     pub buffer: RawBuffer,
     /// This machine's GPUs.
     pub nvml: RawNvml,
@@ -118,11 +118,11 @@ pub struct RawKubelet {
     /// Path of the socket; with `MicroK8s` it is below `/var/snap/microk8s/common/var/lib/kubelet`.
     /// Default `/var/lib/kubelet/pod-resources/kubelet.sock`.
     pub socket: PathBuf,
-    /// Seconds between two questions. Default 1. Range: 0.05 to 60.
+    /// Poll interval, in seconds. Default 1. Range: 0.05 to 60.
     pub interval_seconds: f64,
     /// Longest wait for an answer, in seconds. Default 5. Range: 0.05 to 300.
     pub timeout_seconds: f64,
-    /// Beginnings of the names of resources that are GPUs. Default `nvidia.com/`.
+    /// Prefixes of resource names that are GPUs. Default `nvidia.com/`.
     pub resources: Vec<String>,
     /// How a pod becomes a workload where the API server is not asked. Default `owner`.
     pub pods: PodRule,
@@ -156,7 +156,7 @@ impl Default for RawKubelet {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RawDcgm {
-    /// Where it serves its metrics, `http://node-1:9400/metrics`. Required; plain HTTP.
+    /// Its metrics endpoint, `http://node-1:9400/metrics`. Required; plain HTTP.
     pub url: String,
     /// Seconds between scrapes. Default 1. Range: 0.05 to 3600. An answer that the exporter has not refreshed since the
     /// last one is recognised by its energy counter and gives no sample.
@@ -285,7 +285,7 @@ impl Default for RawServiceAccounts {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RawJob {
-    /// Where the job serves its metrics. Required; plain HTTP.
+    /// The job's metrics endpoint. Required; plain HTTP.
     pub url: String,
     /// `namespace/name` of the workload. Required.
     pub workload: String,

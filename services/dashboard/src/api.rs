@@ -91,7 +91,7 @@ pub fn routes(context: ApiContext) -> Router {
         .route("/api/v1/events", get(stream::events))
         .route("/api/v1/log", get(log::follow))
         .route("/api/v1/session", get(policy_edits::session).post(open_session).delete(close_session))
-        .route("/api/{*rest}", get(|| async { ApiError::not_found("there is no such address in /api/v1") }))
+        .route("/api/{*rest}", get(|| async { ApiError::not_found("/api/v1 has no such path") }))
         .method_not_allowed_fallback(refuse_method)
         .layer(DefaultBodyLimit::max(4096))
         .with_state(context)
@@ -337,7 +337,7 @@ impl From<WhatIfError> for ApiError {
 
 async fn get_what_if(State(context): State<ApiContext>, ApiQuery(query): ApiQuery<WhatIfQuery>) -> Result<Response, ApiError> {
     let Some(what_if) = &context.what_if else {
-        return Err(ApiError::not_found("there is no record here to look back on"));
+        return Err(ApiError::not_found("there is no record to compare controllers on"));
     };
     let workload = query.workload.clone();
     let answer = what_if.page(query).await;

@@ -66,7 +66,7 @@ impl AsOfReader {
         Self { load: Arc::new(load), cached: Arc::default(), request_permits: Arc::new(Semaphore::new(MOST_WAITING)) }
     }
 
-    /// Returns what was known at a time. Moments are read one after the other, so that no more than one is in memory.
+    /// Returns the figures as of a time. Moments are read one after the other, so that no more than one is in memory.
     pub(crate) async fn at(&self, time: EventTime) -> Result<AsOfModel, AsOfError> {
         let Ok(_place) = self.request_permits.try_acquire() else { return Err(AsOfError::Busy) };
         let mut cached = self.cached.clone().lock_owned().await;

@@ -215,7 +215,7 @@ fn take(model: &mut DashboardModel, topic: Topic, record: &ConsumerRecord, budge
 /// Offsets of a file, first and last, and the date of its records.
 type ArchivedFile = (i64, i64, String);
 
-/// What an archive holds: a log beside it may hold the same.
+/// Offsets of an archive, which a log beside it may have, too.
 #[derive(Debug, Default)]
 pub struct ArchivedRanges {
     /// The files of each partition, by the first offset.
@@ -225,7 +225,7 @@ pub struct ArchivedRanges {
 }
 
 impl ArchivedRanges {
-    /// Returns what the archive holds of the topics that the page reads.
+    /// Returns the archived offsets of the topics that the page reads.
     fn of(archive: &Archive, listing: &ArchiveListing) -> Result<Self, LakeError> {
         let mut listing = listing.clone();
         listing.files.retain(|file| TOPICS.contains(&file.name.topic) || DEVICE_TOPICS.contains(&file.name.topic));
@@ -351,7 +351,7 @@ fn load_topic<T: DecodableEvent>(
         tracing::warn!(%topic, partition, from, to, "a file of the archive was removed");
     }
     for (kind, count) in read.passed_over {
-        tracing::warn!(kind, count, "records of a type that their topic does not take were passed over");
+        tracing::warn!(kind, count, "records of a type that does not belong to their topic were skipped");
     }
     for _ in read.refused {
         model.unreadable();

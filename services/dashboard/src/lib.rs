@@ -1,4 +1,4 @@
-//! The dashboard: a web page on what the pipeline does, and the JSON and the stream of events behind it.
+//! The dashboard: a web page about the pipeline, with its JSON API and event stream.
 //!
 //! In: windows, decisions, actuations and workloads, read from the log outside of any group ([`follow`]) or from an archive
 //! ([`load_archive`]), and samples and settings of GPUs. Out: an HTTP listener of its own ([`DashboardServer`]) with the page and

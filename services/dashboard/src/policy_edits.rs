@@ -76,14 +76,14 @@ pub async fn change(
     let by = match context.access.editor(&headers) {
         Ok(editor) => editor,
         Err(refusal) => {
-            tracing::warn!(workload, ?request, ?refusal, "terms not changed");
+            tracing::warn!(workload, ?request, ?refusal, "policy not changed");
             return refusal.into_response();
         }
     };
     match check_and_change(&context, &namespace, &workload, request.clone(), &by).await {
         Ok(changed) => uncached_json(PolicyEditResponse { workload, changed, by: by.name }),
         Err(ApiError(status, text)) => {
-            tracing::warn!(workload, ?request, by = by.name, text, "terms not changed");
+            tracing::warn!(workload, ?request, by = by.name, text, "policy not changed");
             ApiError(status, text).into_response()
         }
     }
@@ -111,9 +111,7 @@ async fn check_and_change(
         ));
     }
     let Some((kind, terms)) = context.model.read(|model| model.declared_terms(workload)) else {
-        return Err(ApiError::not_found(format!(
-            "nobody has declared {workload}: it has no policy, so there is nothing to change"
-        )));
+        return Err(ApiError::not_found(format!("{workload} has no policy, so there is nothing to change")));
     };
     let change = build_change(request, workload, &terms)?;
     carry_out(editor, workload, kind, change, &by.name).await
@@ -129,7 +127,7 @@ fn build_change(request: PolicyEditRequest, workload: &str, terms: &EffectivePol
             PolicyEdit::SetMode { mode, shown }
         }
         PolicyEditRequest::SetMode { .. } => {
-            let text = format!("the mode of {workload} changed meanwhile: look again, then repeat it");
+            let text = format!("the mode of {workload} changed meanwhile: reload it, then try again");
             return Err(ApiError(StatusCode::CONFLICT, text));
         }
     })
@@ -147,7 +145,7 @@ async fn carry_out(
     let work = move || {
         let done = editor.edit_policy(&name, &kind, &change, &by);
         if let Ok(changed) = &done {
-            tracing::info!(workload = name, ?change, by, changed, "terms changed through the page");
+            tracing::info!(workload = name, ?change, by, changed, "policy changed through the page");
         }
         done
     };

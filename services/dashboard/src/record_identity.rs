@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use eadt_lake::Archive;
 
 /// Text about a folder that holds another record than the one that was read.
-pub(crate) const REWRITTEN: &str = "the folder was written anew since this page read it: start the page again";
+pub(crate) const REWRITTEN: &str = "the folder was rewritten since this page read it: restart `eadt dashboard`";
 
 /// A moment of the record cannot be had.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

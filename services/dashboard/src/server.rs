@@ -38,7 +38,7 @@ pub enum ListenError {
     #[error("setting {0}")]
     Settings(String),
     #[error(
-        "cannot listen on {address}; give it a free port by --address or dashboard.address (EADT_DASHBOARD__ADDRESS), or stop what holds it"
+        "cannot listen on {address}; give it a free port by --address or dashboard.address (EADT_DASHBOARD__ADDRESS), or stop the process that uses it"
     )]
     Listen {
         address: SocketAddr,

@@ -38,7 +38,7 @@ impl DashboardSettings {
         let address = self.socket()?;
         if !address.ip().is_loopback() && self.token_file.is_none() {
             return Err(format!(
-                "dashboard.address={:?}: whoever reaches it could read everything; name a file of tokens with dashboard.token_file, or \
+                "dashboard.address={:?}: anyone who reaches it could read everything; name a file of tokens with dashboard.token_file, or \
                  listen on 127.0.0.1",
                 self.address
             ));

@@ -40,7 +40,7 @@ pub enum WhatIfError {
     Record(#[from] HistoryError),
     #[error("no window of {0:?} is on record")]
     NoWindows(String),
-    #[error("the look back failed: see the log of this process")]
+    #[error("the what-if comparison failed: see the log of this process")]
     Failed,
 }
 

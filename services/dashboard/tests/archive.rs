@@ -150,16 +150,16 @@ async fn a_folder_that_was_written_anew_under_the_page_is_named_and_its_moments_
     };
     let status = async || served.get("/api/v1/overview").await.json()["status"].as_str().unwrap().to_owned();
     assert_eq!((ask(10).await, history.read("team/a").unwrap().windows.len()), ((200, None), 20));
-    assert!(!status().await.contains("written anew"));
+    assert!(!status().await.contains("was rewritten"));
     for topic in [Topic::EfficiencyWindows, Topic::DeadLetters] {
         std::fs::remove_dir_all(folder.path().join(format!("topic={topic}"))).unwrap();
     }
     std::fs::remove_dir_all(folder.path().join("_archived")).unwrap();
     with_id(2);
     let (code, error) = ask(11).await;
-    assert!(code == 409 && error.as_ref().is_some_and(|text| text.contains("start the page again")), "{code} {error:?}");
-    assert!(status().await.ends_with(". The folder was written anew since this page read it: start the page again"));
-    assert!(history.read("team/a").unwrap_err().to_string().contains("written anew"));
+    assert!(code == 409 && error.as_ref().is_some_and(|text| text.contains("restart `eadt dashboard`")), "{code} {error:?}");
+    assert!(status().await.ends_with(". The folder was rewritten since this page read it: restart `eadt dashboard`"));
+    assert!(history.read("team/a").unwrap_err().to_string().contains("was rewritten"));
     // It grew.
     let (known, more) = (RecordIdentity::of(&Archive::find(folder.path()).unwrap()), RecordIdentity::default());
     assert_eq!((known.check(&known), known.check(&more), more.check(&known)), (Ok(()), Ok(()), Ok(())));

@@ -830,7 +830,7 @@ fn energy_is_the_reports_however_few_windows_are_kept() {
 #[test]
 fn gpus_without_work_are_apart_and_no_window_yet_is_no_zero() {
     let mut model = model();
-    assert!(model.overview().waiting_for.unwrap().contains("what the log holds"));
+    assert!(model.overview().waiting_for.unwrap().contains("existing records of the log"));
     model.set_caught_up();
     assert!(model.overview().waiting_for.unwrap().contains("first workload"));
     assert_eq!((model.overview().power_watts, model.overview().totals.saving_ratio), (None, None));

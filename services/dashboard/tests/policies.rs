@@ -136,7 +136,7 @@ async fn what_cannot_be_changed_is_refused_in_words_and_nothing_is_asked_of_the_
         (TERMS, &[JSON, foreign], pause, 403, "another page"),
         (TERMS, &[JSON, ("sec-fetch-site", "cross-site")], pause, 403, "another page"),
         (refused, &[JSON], pause, 409, "no policy in namespace team"),
-        (undeclared, &[JSON], pause, 404, "nobody has declared team/none"),
+        (undeclared, &[JSON], pause, 404, "team/none has no policy"),
         ("/api/v1/workloads/a/b/terms", &[JSON], pause, 404, "a/b"),
     ] {
         let answer = served.ask("POST", path, headers, body).await;

@@ -124,7 +124,7 @@ pub fn run(deps: &OptimizerDependencies) -> Result<OptimizerRound, OptimizerErro
             Err(error) if error.passes() && !deps.once => {
                 metrics.failures.inc();
                 deps.ready.set(false);
-                tracing::warn!(%error, "nothing was learned; the next interval tries again");
+                tracing::warn!(%error, "fitting failed; retrying at the next interval");
             }
             Err(error) => return Err(error),
         }
@@ -154,7 +154,7 @@ fn round(
     }
     let (training, refused) = read(archive)?;
     if refused > 0 {
-        tracing::warn!(refused, "records of the archive are no valid events; they are left out");
+        tracing::warn!(refused, "records of the archive are not valid events; they are left out");
     }
     metrics.rounds.inc();
     metrics.windows.set(training.windows.len() as i64);

@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 #[derive(Debug, Deserialize)]
 pub struct StructuredEvent<'a> {
     #[serde(borrow)]
-    #[expect(dead_code, reason = "whoever has it is such an event")]
+    #[expect(dead_code, reason = "a proof that the event is one of these")]
     specversion: Cow<'a, str>,
     #[serde(rename = "type", borrow)]
     pub kind: Cow<'a, str>,
@@ -141,7 +141,7 @@ impl DecodedRecord {
             Some(kind) if kind == EventType::Heartbeat.name() => return Self::Heartbeat,
             Some(kind) => {
                 let kind: String = kind.chars().take(100).collect();
-                let detail = format!("an event of type {kind:?} does not belong into {topic}, which holds {}", expected.name());
+                let detail = format!("an event of type {kind:?} does not belong to {topic}, which takes {}", expected.name());
                 return Self::refused(DeadLetterReason::UnexpectedType, detail);
             }
             None => {}

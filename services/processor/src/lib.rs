@@ -1,7 +1,7 @@
 //! The processor: event-time windows, efficiency, decisions; exactly once.
 //!
 //! In: telemetry, progress, workloads, actuations and models, merged partition by partition. Out: windows, decisions, dead
-//! letters, and the state that a restart goes on from, all in one atomic step with the positions of the inputs. What is decided
+//! letters, and the state that a restart resumes from, all in one atomic step with the positions of the inputs. What is decided
 //! is decided by `eadt-core`; this crate only reads, merges, commits and counts. It never reads a clock to determine the time in
 //! the data, and nothing of a step is visible before all of it is.
 //!

@@ -87,8 +87,8 @@ impl JointMetrics {
         for (name, meaning, counter) in [
             ("late", "Events that came after the evaluation that they belonged to", &self.late),
             ("decisions", "Decisions written, maintain included", &self.decisions),
-            ("gaps", "Positions that retention had deleted, or whose topic was made anew", &self.gaps),
-            ("restarts", "Sessions on the bus that began anew after an error", &self.restarts),
+            ("gaps", "Input positions that retention deleted, or whose topic was recreated", &self.gaps),
+            ("restarts", "Bus sessions restarted after an error", &self.restarts),
         ] {
             registry.register(name, help(name, meaning), counter.clone());
         }
@@ -105,7 +105,7 @@ impl JointMetrics {
     /// Registers the metrics that were renamed, under their old names. `prefix` is that of the present names.
     fn register_old_names(&self, registry: &mut Registry, prefix: &str) {
         registry.register("runs_here", format!("Old name of {prefix}active"), self.active.clone());
-        registry.register("looks", format!("Old name of {prefix}evaluations"), self.evaluations.clone());
+        registry.register("looks", format!("Old name of {prefix}evaluations_total"), self.evaluations.clone());
     }
 
     fn set_running(&self, here: bool) {
@@ -140,7 +140,7 @@ impl PowerBudgetMetrics {
             this.joint.register_old_names(registry, "eadt_power_budget_");
             let infeasible = "Evaluations at which the sum of the lowest caps was above the budget";
             registry.register("infeasible", infeasible, this.infeasible.clone());
-            registry.register("short", "Old name of eadt_power_budget_infeasible", this.infeasible.clone());
+            registry.register("short", "Old name of eadt_power_budget_infeasible_total", this.infeasible.clone());
             let watts = || Unit::Other("watts".into());
             registry.register_with_unit(
                 "budget",
@@ -304,11 +304,11 @@ impl ProcessorMetrics {
                 "Records outside the partition that their key belongs to, by topic: their producer has another partitioner",
                 this.misplaced_records.clone(),
             );
-            let old_help = "Old name of eadt_processor_misplaced_records";
+            let old_help = "Old name of eadt_processor_misplaced_records_total";
             registry.register("foreign_partition_records", old_help, this.misplaced_records.clone());
             registry.register("heartbeats", "Heartbeats appended to quiet partitions", this.heartbeats.clone());
-            registry.register("gaps", "Positions that retention had deleted, or whose topic was made anew", this.gaps.clone());
-            registry.register("restarts", "Sessions on the bus that began anew after an error", this.restarts.clone());
+            registry.register("gaps", "Input positions that retention deleted, or whose topic was recreated", this.gaps.clone());
+            registry.register("restarts", "Bus sessions restarted after an error", this.restarts.clone());
             let commit = this.commit_seconds.clone();
             registry.register_with_unit("commit", "Time of an atomic step", Unit::Seconds, commit);
             registry.register_with_unit("state", "State written", Unit::Bytes, this.state_bytes.clone());

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::metrics::ProcessorMetrics;
 use crate::positions::INPUTS;
 
-/// What becomes of records that lie in another partition than their key belongs to.
+/// Handling of records that are not in the partition of their key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MisplacedRecordPolicy {

@@ -142,7 +142,7 @@ impl PartitionTask {
         let PartitionContext { bus, names, settings, metrics, .. } = *with;
         let was_given_up = state.was_given_up;
         if was_given_up {
-            tracing::warn!(partition = number, topic = %names.state, "the state is missing: windows start anew at the committed positions");
+            tracing::warn!(partition = number, topic = %names.state, "the state is missing: windows restart at the committed positions");
             state.emitted = EmittedIds::default();
         } else if state.is_new() && committed.iter().any(Option::is_some) {
             tracing::warn!(partition = number, topic = %names.state, "positions were committed and the state is missing: all inputs are folded again");

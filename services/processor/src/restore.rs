@@ -169,7 +169,7 @@ impl<P: InputOffsets> RestoredState<P> {
         if self.is_recreated(at) {
             tracing::warn!(
                 %at,
-                "the topic was deleted and made anew since the state was written: reading it from its beginning; what was not folded of \
+                "the topic was deleted and recreated since the state was written: reading it from its beginning; what was not folded of \
                  the former one is lost"
             );
             return None;
@@ -329,7 +329,7 @@ fn output_partitions<S: StageRecords>(
     let counts = bus.partition_counts(&names.prefix)?;
     let count = |name: &str| {
         // A broker that has just started may not know of it yet.
-        let unknown = || BusError::new(Remedy::Retry, format!("restoring from {name}"), "there is no such topic");
+        let unknown = || BusError::new(Remedy::Retry, format!("restoring from {name}"), "the topic does not exist");
         counts.get(name).copied().ok_or_else(unknown)
     };
     let mut places = BTreeSet::new();

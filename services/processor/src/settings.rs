@@ -125,7 +125,7 @@ pub struct ProcessorSettings {
     pub power_budget: BudgetSettings,
     /// How workloads of the controller `sm-partition` share GPUs; off unless `enabled`. All processors of a group need the same.
     pub gpu_sharing: GpuSharingSettings,
-    /// What becomes of records that lie in another partition than their key belongs to (murmur2, as the JVM clients do):
+    /// Handling of records that are not in the partition of their key (murmur2, as the JVM clients do):
     /// `process`, folded where they lie, or `dead_letter`, refused. Counted in either case. A replay folds them. Default
     /// `process`.
     pub misplaced_records: MisplacedRecordPolicy,

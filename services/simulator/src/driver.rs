@@ -35,7 +35,7 @@ const CATCH_UP: Duration = Duration::from_secs(1);
 /// Pauses before another try, the first and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 /// Name of the repeated action in log lines.
-const GOING_ON: &str = "the simulation goes on from its last committed state";
+const GOING_ON: &str = "the simulation continues from its last committed state";
 
 /// The reason why the simulation cannot continue.
 #[derive(Debug, thiserror::Error)]
@@ -197,7 +197,7 @@ impl<'a> DriverSession<'a> {
         let specs = bus.topics(&settings.prefix)?;
         let partitions = |topic: &Arc<str>| {
             specs.iter().find(|spec| spec.name == *topic).map(|spec| spec.partitions).ok_or_else(|| {
-                let detail = "there is no such topic; create the topics with eadt topics apply";
+                let detail = "the topic does not exist; create the topics with eadt topics apply";
                 BusError::new(Remedy::Stop, format!("simulating with topic {topic}"), detail)
             })
         };

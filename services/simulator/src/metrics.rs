@@ -36,7 +36,7 @@ impl SimulatorMetrics {
             registry.register("pending_answers", pending, this.pending_answers.clone());
             registry.register("owed", "Old name of eadt_simulator_pending_answers", this.pending_answers.clone());
             registry.register("unreadable", "Records that could not be read", this.unreadable.clone());
-            registry.register("restarts", "Sessions on the bus that began anew after an error", this.restarts.clone());
+            registry.register("restarts", "Bus sessions restarted after an error", this.restarts.clone());
             this
         })
     }

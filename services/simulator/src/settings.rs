@@ -100,7 +100,7 @@ pub struct SimulatorSettings {
     pub group: String,
     /// Stable name of this instance. Default `simulator-0`.
     pub instance: String,
-    /// What is simulated, its seed included.
+    /// The scenario, with its seed.
     #[serde(skip)]
     #[schemars(skip)]
     pub scenario: Scenario,

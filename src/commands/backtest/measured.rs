@@ -24,7 +24,7 @@ pub enum TestbedName {
 
 #[derive(Debug, Args)]
 pub struct MeasuredTestbedArgs {
-    /// What the controllers work on: the simulated cluster, or boards as a table has them.
+    /// System under control: the simulated cluster, or boards as a table has them.
     #[arg(long, value_enum, default_value_t = TestbedName::Simulated, requires_if("measured", "table"))]
     pub plant: TestbedName,
     /// Table of operating points (CSV), as `eadt tune` reads it: a clock or a power cap, with time and energy of a fixed amount

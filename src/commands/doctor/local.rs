@@ -40,7 +40,7 @@ pub fn settings(settings: &ProgramSettings, findings: &mut Findings) {
         );
     }
     if findings.0.len() == before {
-        findings.ok("settings", "every part takes them");
+        findings.ok("settings", "valid for every part");
     }
 }
 
@@ -119,7 +119,7 @@ pub fn folders(settings: &ProgramSettings, findings: &mut Findings) {
         let present = nearest_existing(&folder);
         if !present.is_dir() {
             let remedy = "name another folder, or move the file away";
-            findings.wrong("folders", format!("{name} {shown}: {} is no folder", present.display()), remedy);
+            findings.wrong("folders", format!("{name} {shown}: {} is not a folder", present.display()), remedy);
             continue;
         }
         if let Err(error) = tempfile::tempfile_in(&present) {
@@ -128,7 +128,7 @@ pub fn folders(settings: &ProgramSettings, findings: &mut Findings) {
             continue;
         }
         if present != folder {
-            findings.ok("folders", format!("{name} {shown} is not there yet and can be made"));
+            findings.ok("folders", format!("{name} {shown} does not exist yet and can be created"));
             continue;
         }
         let mode = std::fs::metadata(&folder).map_or(0, |metadata| metadata.permissions().mode());
@@ -180,7 +180,8 @@ pub fn disk(settings: &ProgramSettings, findings: &mut Findings) {
 
 fn report_free_space(name: &str, folder: &Path, free: u64, reserve: u64, findings: &mut Findings) {
     let about = format!("{name} {}: {} MiB are free", folder.display(), free >> 20);
-    let remedy = "free some, or name a folder on another disk; what runs goes on by itself, and nothing starts before";
+    let remedy =
+        "free some, or name a folder on another disk; running services continue by themselves, and nothing starts before";
     if free <= reserve {
         findings.wrong("disk", format!("{about}, and nothing is appended below {} MiB", reserve >> 20), remedy);
     } else if free < LITTLE_BYTES {

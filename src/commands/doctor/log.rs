@@ -38,7 +38,7 @@ pub fn kafka(parts: &[AclRole], settings: &ProgramSettings, findings: &mut Findi
         Err(error) => {
             // A right that is lacking is the cause.
             rights(&bus, parts, settings, &AbsentTopics::default(), findings);
-            findings.wrong("topics", error.to_string(), "grant the right, or ask as a user who may look at topics");
+            findings.wrong("topics", error.to_string(), "grant the right, or run it as a user that may describe topics");
             findings.unchecked("clock", "needs the topics");
             return Some(Arc::new(bus));
         }
@@ -46,7 +46,7 @@ pub fn kafka(parts: &[AclRole], settings: &ProgramSettings, findings: &mut Findi
     let absent = AbsentTopics::among(&existing, settings, |topic| bus.missing_right(topic));
     if absent.is_everything(settings) {
         // Only this must be done first. Further problems can be seen afterwards.
-        let remedy = format!("{} makes them; then look again", command(settings, "topics apply"));
+        let remedy = format!("{} creates them; then run this again", command(settings, "topics apply"));
         findings.wrong("topics", absent.text(settings), &remedy);
         return None;
     }
@@ -112,7 +112,7 @@ fn existing(bus: &dyn Bus, settings: &ProgramSettings, findings: &mut Findings) 
     match bus.topics(&settings.topics.prefix) {
         Ok(existing) => Some(existing),
         Err(error) => {
-            findings.wrong("topics", error.to_string(), "grant the right, or ask as a user who may look at topics");
+            findings.wrong("topics", error.to_string(), "grant the right, or run it as a user that may describe topics");
             None
         }
     }
@@ -170,7 +170,7 @@ fn check_layout(
         );
     }
     if findings.wrong_count() == before && absent.hidden.is_empty() && absent.missing.is_empty() {
-        findings.ok("topics", format!("all {} are as they should be", desired.len()));
+        findings.ok("topics", format!("all {} match the settings", desired.len()));
     }
 }
 

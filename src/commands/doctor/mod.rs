@@ -97,7 +97,7 @@ pub fn run(args: &DoctorArgs, settings: Result<ProgramSettings, SettingsError>, 
     match wrong {
         0 => Ok(()),
         1 => anyhow::bail!("1 of {} checks found something wrong: the first line has it, and what to do", findings.0.len()),
-        _ => anyhow::bail!("{wrong} of {} checks found something wrong: mend the first, then look again", findings.0.len()),
+        _ => anyhow::bail!("{wrong} of {} checks failed: fix the first, then run it again", findings.0.len()),
     }
 }
 

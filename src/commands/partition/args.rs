@@ -85,7 +85,7 @@ pub struct PartitionChooseArgs {
     /// Model made by `eadt partition train` [default: what the workloads do alone, added].
     #[arg(long, value_name = "FILE")]
     pub model: Option<PathBuf>,
-    /// What is to be as large as possible per watt.
+    /// Quantity to maximize per watt.
     #[arg(long, value_enum, default_value_t = PartitionObjective::Progress)]
     pub objective: PartitionObjective,
     /// Part of the model's trees that may expect less than what counts, or `mean`.
@@ -126,7 +126,7 @@ fn risk(text: &str) -> Result<RiskQuantile, String> {
 pub enum PartitionObjective {
     /// Throughput of each as a part of its throughput alone, added.
     Progress,
-    /// Throughputs added, whatever their units: the paper's; it starves whoever counts in large units.
+    /// Sum of throughputs regardless of units, as in the paper; it starves workloads that count in large units.
     Sum,
 }
 

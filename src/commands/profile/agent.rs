@@ -308,7 +308,10 @@ fn measure(readings: &[TimedTelemetry], from: f64, to: f64) -> anyhow::Result<Ru
 impl IntentFile {
     fn new(path: &Path) -> anyhow::Result<Self> {
         if path.exists() {
-            bail!("{} is there already: another program's intent holds the device; remove it first", path.display());
+            bail!(
+                "{} is there already: an intent of another program is in force for the device; remove it first",
+                path.display()
+            );
         }
         let (text, stop) = (Arc::new(Mutex::new(String::new())), Arc::new(AtomicBool::new(false)));
         let (own, last, stopped) = (path.to_owned(), text.clone(), stop.clone());

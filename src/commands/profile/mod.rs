@@ -18,14 +18,14 @@ use crate::usage_error;
 
 #[derive(Debug, Args)]
 pub struct ProfileArgs {
-    /// What is turned.
+    /// Knob to vary.
     #[arg(long, value_enum)]
     pub knob: ProfileKnob,
     /// Settings to measure: a list `1410,1305,1200`, or `705:1410:15` from, to and step [default: simulated GPUs only: from half
     /// to all of what the board has].
     #[arg(long, value_name = "SETTINGS")]
     pub settings: Option<SweepSettings>,
-    /// Runs of each setting; the cold run before them is thrown away.
+    /// Runs of each setting; the warm-up run before them is discarded.
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub runs: u32,
     /// Seed of the random order.
@@ -41,7 +41,7 @@ pub struct ProfileArgs {
     /// Index of the GPU that the command uses, as NVML counts.
     #[arg(long, value_name = "INDEX", default_value_t = 0)]
     pub gpu: u32,
-    /// The file that this node's agent follows (`intents_file` in its settings): clocks and caps are set through it, and put back
+    /// The file that this node's agent follows (`intents_file` in its settings): clocks and caps are set through it, and restored
     /// by it.
     #[arg(long, value_name = "FILE")]
     pub intents_file: Option<PathBuf>,
@@ -120,7 +120,7 @@ pub fn run(args: &ProfileArgs, stop: &Shutdown) -> anyhow::Result<()> {
     for (done, step) in steps.iter().enumerate() {
         if stop.is_cancelled() {
             bail!(
-                "interrupted after {done} of {}: nothing is written, and what was set is put back",
+                "interrupted after {done} of {}: nothing is written, and what was set is restored",
                 counted(steps.len(), "run")
             );
         }

@@ -154,7 +154,7 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
         recorded.forget_positions();
     }
     for (kind, count) in &recorded.passed_over {
-        tracing::warn!(%kind, count, "passed over: a type of event that its topic does not take");
+        tracing::warn!(%kind, count, "skipped: an event type that does not belong to the topic");
     }
     let check = args.check.then(|| compare(&mut recorded, &produced));
     let summary = ReplaySummary {

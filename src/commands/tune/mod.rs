@@ -33,9 +33,9 @@ pub struct TuneArgs {
 pub enum TuneCommand {
     /// Turn raw profiling series into a table of operating points.
     Aggregate(aggregate::TuneAggregateArgs),
-    /// Hold fresh measurements against what a result promised; exit 1 where a promise is broken or unproved.
+    /// Compare new measurements with the predictions of a result; exit 1 if one is wrong or unproved.
     Validate(validate::TuneValidateArgs),
-    /// Make settings for production from a result.
+    /// Export the chosen settings for production.
     Export(export::TuneExportArgs),
 }
 
@@ -65,7 +65,7 @@ pub struct TuneChooseArgs {
     pub points: Option<PathBuf>,
     #[command(flatten)]
     pub columns: PointTableArgs,
-    /// What is turned: one knob, or two with a comma between, such as `sm_clock_mhz,memory_clock_mhz` [default: the one that the
+    /// Knob that the table varies: one knob, or two with a comma between, such as `sm_clock_mhz,memory_clock_mhz` [default: the one that the
     /// table has].
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KNOB[,KNOB]")]
     pub knob: Vec<KnobName>,
@@ -81,7 +81,7 @@ pub struct TuneChooseArgs {
     /// Limits by workload (TOML), or `frequency-plan` for those of the frequency plan's five.
     #[arg(long, value_name = "FILE")]
     pub preset: Option<PathBuf>,
-    /// What is made least: `energy`, `edp`, `ed2p`, `weighted:W` (W of energy, 1 − W of time).
+    /// Quantity to minimize: `energy`, `edp`, `ed2p`, `weighted:W` (W of energy, 1 − W of time).
     #[arg(long, value_name = "OBJECTIVE", default_value = "energy", value_parser = objective)]
     pub objective: ChoiceObjective,
     /// `robust` fits curves and keeps the limit at a 90 % bound; `measured` takes the measured points as they are.

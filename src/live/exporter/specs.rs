@@ -102,7 +102,7 @@ pub const WORKLOAD_GAUGES: [MetricSpec<WorkloadSeries>; 6] = [
     },
 ];
 
-/// What has no series, and what could not be read.
+/// Counts of workloads and GPUs without series, and of unreadable events.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ExporterCounts {
     pub workloads_capped: usize,
@@ -130,7 +130,7 @@ pub const WORKLOAD_COUNTS: [MetricSpec<ExporterCounts>; 4] = [
     MetricSpec {
         name: "savings_given_up",
         instrument: ("eadt.workload.savings_given_up", "1"),
-        help: "1 since there are too many windows to estimate savings",
+        help: "1 once savings are no longer estimated: too many windows",
         value: |it| Some(f64::from(u8::from(it.has_given_up_savings))),
     },
     MetricSpec {
@@ -193,7 +193,7 @@ pub const GPU_GAUGES: [MetricSpec<GpuTelemetry>; 5] = [
     MetricSpec {
         name: "last_sample_timestamp_seconds",
         instrument: ("eadt.gpu.last_sample_time", "s"),
-        help: "Time of its newest sample, whatever could be read: every GPU with series has it",
+        help: "Time of the newest sample; every GPU with series has it",
         value: |it| Some(it.time.micros() as f64 / 1e6),
     },
 ];

@@ -278,7 +278,7 @@ fn from_one_to_a_thousand_workloads_and_from_80_to_200_columns_nothing_is_cut_an
     // A search shows how many it hides; a held view shows that it is held.
     (state.search, state.paused) = ("train-0042".into(), true);
     let all = screen(&picture, &mut state, 80, 24).join("\n");
-    assert!(all.contains("/train-0042") && all.contains("hides 999") && all.contains("held: p goes on"), "{all}");
+    assert!(all.contains("/train-0042") && all.contains("hides 999") && all.contains("paused: p resumes"), "{all}");
     // Smaller than any useful terminal: no panic, and the origin is there.
     for (width, height) in [(20, 6), (10, 3), (1, 1), (300, 100)] {
         for page in [ViewPage::Table, ViewPage::Details, ViewPage::Help] {

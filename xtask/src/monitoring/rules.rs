@@ -28,7 +28,7 @@ const ALERTS: [Alert; 14] = [
         query: "increase(eadt_workload_outcomes_total{outcome=\"reverted\"}[15m]) > 0",
         minutes: 0,
         severity: "info",
-        summary: "A change of {{ $labels.namespace }}/{{ $labels.workload }} was taken back",
+        summary: "A change of {{ $labels.namespace }}/{{ $labels.workload }} was reverted",
         remedy: "eadt describe workload {{ $labels.namespace }}/{{ $labels.workload }} shows the change and why it was not kept.",
     },
     Alert {
@@ -36,7 +36,7 @@ const ALERTS: [Alert; 14] = [
         query: "increase(eadt_workload_outcomes_total{outcome=\"failed\"}[15m]) > 0",
         minutes: 0,
         severity: "critical",
-        summary: "A change of {{ $labels.namespace }}/{{ $labels.workload }} failed and could not be undone",
+        summary: "A change of {{ $labels.namespace }}/{{ $labels.workload }} failed and could not be rolled back",
         remedy: "eadt get decisions {{ $labels.workload }} has the reason; correct the layout by hand.",
     },
     Alert {
@@ -53,8 +53,8 @@ const ALERTS: [Alert; 14] = [
         query: "sum by (instance, source) (rate(eadt_collector_events_sampled_total{source=~\"nvml|dcgm\"}[5m])) == 0",
         minutes: 5,
         severity: "warning",
-        summary: "The collector {{ $labels.instance }} takes no samples of GPUs from {{ $labels.source }}",
-        remedy: "eadt_collector_device_up and eadt_collector_scrapes show which GPU or target is silent.",
+        summary: "The collector {{ $labels.instance }} reads no GPU samples from {{ $labels.source }}",
+        remedy: "eadt_collector_device_up and eadt_collector_scrapes_total show which GPU or target is silent.",
     },
     Alert {
         name: "EadtEventsDropped",
@@ -69,7 +69,7 @@ const ALERTS: [Alert; 14] = [
         query: "max by (instance, device) (eadt_collector_device_up) == 0",
         minutes: 5,
         severity: "warning",
-        summary: "The GPU {{ $labels.device }} gives the collector {{ $labels.instance }} no answer",
+        summary: "The GPU {{ $labels.device }} does not answer the collector {{ $labels.instance }}",
         remedy: "Its samples are missing. nvidia-smi on that machine and the log lines of the collector have the cause.",
     },
     Alert {
@@ -126,7 +126,7 @@ const ALERTS: [Alert; 14] = [
         query: "max by (instance) (eadt_workload_savings_given_up) == 1",
         minutes: 0,
         severity: "info",
-        summary: "{{ $labels.instance }} estimates no savings any more",
+        summary: "{{ $labels.instance }} no longer estimates savings",
         remedy: "There are more windows than it keeps. eadt report estimates savings from the log or the archive.",
     },
     Alert {
@@ -203,7 +203,7 @@ tests:
         exp_alerts:
           - exp_labels: {severity: info, namespace: a, workload: x, origin: measured, outcome: reverted}
             exp_annotations:
-              summary: A change of a/x was taken back
+              summary: A change of a/x was reverted
               remedy: eadt describe workload a/x shows the change and why it was not kept.
       - {eval_time: 30m, alertname: EadtDecisionReverted, exp_alerts: []}
   - name: the archiver stalls
@@ -234,8 +234,8 @@ tests:
         exp_alerts:
           - exp_labels: {severity: warning, instance: 'one:9464', source: nvml}
             exp_annotations:
-              summary: The collector one:9464 takes no samples of GPUs from nvml
-              remedy: eadt_collector_device_up and eadt_collector_scrapes show which GPU or target is silent.
+              summary: The collector one:9464 reads no GPU samples from nvml
+              remedy: eadt_collector_device_up and eadt_collector_scrapes_total show which GPU or target is silent.
   - name: a collector is silent from its start, and its jobs report
     interval: 1m
     input_series:
@@ -247,8 +247,8 @@ tests:
         exp_alerts:
           - exp_labels: {severity: warning, instance: 'one:9464', source: dcgm}
             exp_annotations:
-              summary: The collector one:9464 takes no samples of GPUs from dcgm
-              remedy: eadt_collector_device_up and eadt_collector_scrapes show which GPU or target is silent.
+              summary: The collector one:9464 reads no GPU samples from dcgm
+              remedy: eadt_collector_device_up and eadt_collector_scrapes_total show which GPU or target is silent.
   - name: a restart is no revert, whether its counters continue or begin at 0
     interval: 1m
     input_series:
@@ -302,7 +302,7 @@ tests:
         exp_alerts:
           - exp_labels: {severity: warning, instance: 'one:9464', device: GPU-a}
             exp_annotations:
-              summary: The GPU GPU-a gives the collector one:9464 no answer
+              summary: The GPU GPU-a does not answer the collector one:9464
               remedy: Its samples are missing. nvidia-smi on that machine and the log lines of the collector have the cause.
       - eval_time: 15m
         alertname: EadtScrapeFailing
@@ -335,7 +335,7 @@ tests:
         exp_alerts:
           - exp_labels: {severity: info, instance: 'e:9464'}
             exp_annotations:
-              summary: e:9464 estimates no savings any more
+              summary: e:9464 no longer estimates savings
               remedy: There are more windows than it keeps. eadt report estimates savings from the log or the archive.
       - eval_time: 20m
         alertname: EadtExporterBehind

@@ -71,7 +71,7 @@ pub fn check_record(
     let partition = match (record.partition, &record.key) {
         (Some(partition), _) if (0..partitions).contains(&partition) => Some(partition),
         (Some(partition), _) => {
-            return Err(refuse(format!("there is no such partition: partition={partition} partitions={partitions}")));
+            return Err(refuse(format!("the partition does not exist: partition={partition} partitions={partitions}")));
         }
         (None, Some(key)) => Some(partition_for_key(key, partitions)),
         (None, None) => None,
@@ -287,7 +287,7 @@ mod tests {
             assert_eq!(admitted(Some(named), Some("k")), Ok(Some(named)));
         }
         for missing in [-1, 3] {
-            let detail = format!("there is no such partition: partition={missing} partitions=3");
+            let detail = format!("the partition does not exist: partition={missing} partitions=3");
             assert_eq!(admitted(Some(missing), Some("k")), Err(detail));
         }
         assert_eq!(admitted(None, Some("abc")), Ok(Some(partition_for_key(b"abc", 3))));

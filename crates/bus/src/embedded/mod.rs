@@ -203,7 +203,7 @@ impl EmbeddedLogState {
             BusError::new(
                 Remedy::Stop,
                 format!("using topic {name}"),
-                format!("there is no such topic in {}: run `eadt topics apply`", self.store.dir().display()),
+                format!("the topic does not exist in {}: run `eadt topics apply`", self.store.dir().display()),
             )
         })
     }

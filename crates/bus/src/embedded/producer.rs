@@ -45,7 +45,7 @@ impl ProducerQueueState {
     /// Returns the error that a call has to return before it does anything.
     fn check(&mut self, name: &str) -> Result<()> {
         if self.given_up {
-            let detail = "the writer of the embedded log panicked; start the process again, it goes on where the log ends";
+            let detail = "the writer of the embedded log panicked; restart the process, it continues at the end of the log";
             return Err(BusError::new(Remedy::Stop, format!("appending records of {name}"), detail));
         }
         self.failed.take().map_or(Ok(()), Err)

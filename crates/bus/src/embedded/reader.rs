@@ -133,7 +133,7 @@ fn check_kept(at: &TopicPartition, offset: i64, low: i64) -> Result<()> {
     Err(BusError::new(
         Remedy::Stop,
         format!("reading {at} from {offset}"),
-        format!("retention has deleted what was there: go on at {low}, and treat what lies between as a gap"),
+        format!("retention deleted these records: continue at {low}, and treat the offsets between as a gap"),
     ))
 }
 
@@ -417,7 +417,7 @@ mod tests {
         let (at, mut cursors) = (TopicPartition::new("t", 0), cursors(&log, "t"));
         log.shared.partition(&at).unwrap().set_low(1);
         for (offset, refused) in [
-            (0, Some("retention has deleted what was there: go on at 1")),
+            (0, Some("retention deleted these records: continue at 1")),
             (1, None),
             (2, None),
             (3, None),

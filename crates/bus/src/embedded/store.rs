@@ -476,7 +476,7 @@ fn is_surroundings(error: &std::io::Error) -> bool {
 pub fn damaged_store_message(dir: &Path, why: &str) -> String {
     let whole = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(dir).display();
     format!(
-        "the store is damaged ({why}): put back a copy of {whole}, or move {whole} away and start again with a new one; \
+        "the store is damaged ({why}): restore a copy of {whole}, or move {whole} away and start again with a new one; \
          `eadt report` and `eadt replay` read what was archived from where you moved it"
     )
 }
@@ -805,7 +805,7 @@ mod tests {
         for (dir, whole) in [("/data/log", "/data"), ("data/log", "data"), ("log", "log"), ("/", "/")] {
             let message = damaged_store_message(Path::new(dir), "why");
             assert!(message.starts_with("the store is damaged (why): "), "{message}");
-            assert!(message.contains(&format!("put back a copy of {whole}, or move {whole} away")), "{message}");
+            assert!(message.contains(&format!("restore a copy of {whole}, or move {whole} away")), "{message}");
         }
     }
 }

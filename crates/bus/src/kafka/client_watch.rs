@@ -117,7 +117,7 @@ impl MetadataClient {
             return false;
         }
         if result == RequestResult::Answered && present.replacements > 0 {
-            tracing::info!(clients = present.replacements, "the log answers again, to a new client for metadata");
+            tracing::info!(clients = present.replacements, "brokers answer again after the metadata client was recreated");
             present.replacements = 0;
         }
         present.policy.note(asked, Instant::now(), result)
@@ -131,7 +131,7 @@ impl MetadataClient {
         }
         let gone = std::mem::replace(&mut present.client, Arc::new(fresh));
         present.replacements += 1;
-        tracing::debug!(clients = present.replacements, "nobody answered the client for metadata: it was made anew");
+        tracing::debug!(clients = present.replacements, "no broker answered the metadata client: it was recreated");
         drop(present);
         // Closing waits for the threads of the library, which may be looking up a name.
         drop(eadt_tasks::KAFKA_CLOSE.thread(move || drop(gone)));

@@ -71,7 +71,7 @@ pub fn explain(code: Code, detail: &str) -> String {
             format!("the broker refused a record ({detail}); a compacted topic takes no record without a key")
         }
         Code::UnknownTopicOrPartition | Code::UnknownTopic => {
-            format!("there is no such topic or partition ({detail}): run `eadt topics apply`")
+            format!("the topic or partition does not exist ({detail}): run `eadt topics apply`")
         }
         Code::AllBrokersDown => {
             format!(
@@ -80,7 +80,7 @@ pub fn explain(code: Code, detail: &str) -> String {
         }
         Code::UnknownPartition => {
             format!(
-                "there is no such partition, or every broker that has it is away ({detail}): start them, or run `eadt topics apply`"
+                "the partition does not exist, or all its brokers are unavailable ({detail}): start them, or run `eadt topics apply`"
             )
         }
         _ => detail.to_owned(),
@@ -147,11 +147,11 @@ mod tests {
     #[test]
     fn what_may_pass_is_left_to_whoever_asked() {
         for (code, expected) in [
-            (Code::UnknownTopicOrPartition, "there is no such topic or partition (the detail): run `eadt topics apply`"),
-            (Code::UnknownTopic, "there is no such topic or partition (the detail): run `eadt topics apply`"),
+            (Code::UnknownTopicOrPartition, "the topic or partition does not exist (the detail): run `eadt topics apply`"),
+            (Code::UnknownTopic, "the topic or partition does not exist (the detail): run `eadt topics apply`"),
             (
                 Code::UnknownPartition,
-                "there is no such partition, or every broker that has it is away (the detail): start them, or ",
+                "the partition does not exist, or all its brokers are unavailable (the detail): start them, or ",
             ),
             (Code::OperationTimedOut, "the detail"),
             (Code::NotCoordinator, "the detail"),

@@ -205,9 +205,9 @@ pub fn group_failure(
 pub fn lost_position(consumer: &BaseConsumer<KafkaContext>, at: &TopicPartition, position: i64, detail: &str) -> BusError {
     let detail = match consumer.fetch_watermarks(&at.topic, at.partition, ASK) {
         Ok((_, high)) if position > high => format!(
-            "the partition ends at {high}: the position belongs to another log, or records were lost; was the topic made anew?"
+            "the partition ends at {high}: the position belongs to another log, or records were lost; was the topic recreated?"
         ),
-        Ok((low, _)) => format!("retention has deleted what was there: go on at {low}, and treat what lies between as a gap"),
+        Ok((low, _)) => format!("retention deleted these records: continue at {low}, and treat the offsets between as a gap"),
         Err(_) => format!("retention has deleted what was there ({detail})"),
     };
     BusError::new(Remedy::Stop, format!("reading {at} from {position}"), detail)

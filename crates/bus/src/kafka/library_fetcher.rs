@@ -354,9 +354,9 @@ mod tests {
             (Code::FencedInstanceId, false, Remedy::Stop, "fenced: "),
             (Code::Fail, true, Remedy::Stop, "the detail"),
             (Code::PollExceeded, false, Remedy::Restart, "the member was away for longer than max.poll.interval.ms"),
-            (Code::UnknownTopicOrPartition, false, Remedy::Retry, "there is no such topic or partition (the detail)"),
-            (Code::UnknownTopic, false, Remedy::Retry, "there is no such topic or partition (the detail)"),
-            (Code::UnknownPartition, false, Remedy::Retry, "there is no such partition, or every broker that has it is away"),
+            (Code::UnknownTopicOrPartition, false, Remedy::Retry, "the topic or partition does not exist (the detail)"),
+            (Code::UnknownTopic, false, Remedy::Retry, "the topic or partition does not exist (the detail)"),
+            (Code::UnknownPartition, false, Remedy::Retry, "the partition does not exist, or all its brokers are unavailable"),
             (Code::AutoOffsetReset, false, Remedy::Stop, "retention has deleted what was there (the detail)"),
         ] {
             let (found, what, detail) = detail(code, fatal, None).unwrap_or_else(|| panic!("{code:?}"));
@@ -532,11 +532,11 @@ mod tests {
             assert_eq!(error.remedy, Remedy::Stop);
             error.to_string()
         };
-        let gone = "retention has deleted what was there: go on at 0, and treat what lies between as a gap";
+        let gone = "retention deleted these records: continue at 0, and treat the offsets between as a gap";
         assert_eq!(detail(None), format!("reading in-0 from -1: {gone}"));
         assert_eq!(detail(Some(3)), format!("reading in-0 from 3: {gone}"));
         let never =
-            "the partition ends at 3: the position belongs to another log, or records were lost; was the topic made anew?";
+            "the partition ends at 3: the position belongs to another log, or records were lost; was the topic recreated?";
         assert_eq!(detail(Some(4)), format!("reading in-0 from 4: {never}"));
         brokers.cluster.broker_down(1).unwrap();
         assert_eq!(detail(None), "reading in-0 from 4: retention has deleted what was there (the detail)");

@@ -1,7 +1,7 @@
 //! Members of consumer groups: what they read, and atomic steps.
 //!
 //! A transaction is opened only at the commit. After any answer that leaves its outcome open the member is dead: its producer
-//! must be made anew, which fences whatever the broker still holds of the old one.
+//! must be recreated, which fences the old one at the broker.
 //!
 //! The client library sends a request again by itself if the connection that it was sent on is lost, and reports success once the
 //! second one was answered. The first one may still be on its way. Brokers cannot distinguish it from one of a later transaction
@@ -37,9 +37,9 @@ pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 /// The client library's own interval is three seconds.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 /// Error text about a client that gets no answer.
-pub const CLIENT_UNANSWERED: &str = "no broker answers this client, though the cluster answers others: it is made anew";
+pub const CLIENT_UNANSWERED: &str = "no broker answers this client, although the cluster answers others: recreating it";
 /// The broker was away for longer than [`SESSION_TIMEOUT`].
-const GIVEN_UP: &str = "the group gave the member up: its session ran out";
+const GIVEN_UP: &str = "the group removed the member: its session timed out";
 /// The library emits few events, and all of them are in its queue already.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 /// A transaction that is not taken back within this time is ended by the next producer of its name: waiting longer is lost time.
@@ -75,7 +75,7 @@ impl TransactionalProducer {
             *self = Self { is_id_unsure: fresh.is_id_unsure || self.is_id_unsure, ..fresh };
             tracing::info!(
                 instance = self.instance,
-                "the next step has a fresh producer: something of a past one may still be on its way"
+                "recreating the producer before the next transaction: records of the previous one may still be in flight"
             );
         }
         self.stray = false;
@@ -139,7 +139,8 @@ impl KafkaMember {
     fn check_assigned(&self, partitions: &[TopicPartition]) -> Result<()> {
         match partitions.iter().find(|at| !self.topics.contains(&at.topic)) {
             Some(at) if !crate::chaos::is_off("member-name") => {
-                let detail = format!("the group gave it {at}, of another member's subscription: is somebody else in this group?");
+                let detail =
+                    format!("the group gave it {at}, of another member's subscription: does another application use this group?");
                 Err(BusError::new(Remedy::Restart, format!("joining group {}", self.group), detail))
             }
             _ => Ok(()),
@@ -192,7 +193,7 @@ impl KafkaMember {
         let detail = if is_taken_back(&error, is_fenced, begun.elapsed()) {
             format!("it took longer than {TRANSACTION_TIMEOUT:?}, and the broker took it back")
         } else if is_fenced && is_id_unsure {
-            "a request of its own for its id came late, and took the id away".to_owned()
+            "a late InitProducerId request of its own fenced it".to_owned()
         } else {
             return Err(error);
         };

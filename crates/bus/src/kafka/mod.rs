@@ -235,7 +235,7 @@ impl KafkaBusState {
         if is_due && !crate::chaos::is_off("fresh-metadata-client") {
             match make_metadata_client(&self.options, KafkaContext::new(self.options.principal().into())) {
                 Ok(fresh) => self.metadata_client.replace(&client, fresh),
-                Err(error) => tracing::warn!(%error, "the client for metadata, which nobody answers, cannot be made anew"),
+                Err(error) => tracing::warn!(%error, "the metadata client, which no broker answers, cannot be recreated"),
             }
         }
         answer
@@ -421,7 +421,7 @@ impl KafkaBus {
                 false
             }
             OpenTransactionEnd::NotAsked(error) => {
-                tracing::debug!(name, %error, "an open transaction is left to the client library");
+                tracing::debug!(name, %error, "the client library ends an open transaction");
                 false
             }
             OpenTransactionEnd::Unanswered(error) => {
@@ -450,7 +450,7 @@ impl KafkaBus {
             if !is_missing(code)
                 && let Err(error) = self.shared.fetch_metadata(Some(&at.topic), left())
             {
-                tracing::debug!(%at, %error, "asking who leads it");
+                tracing::debug!(%at, %error, "requesting the leader of the partition");
             }
             std::thread::sleep(ENDS_PAUSE);
         }
@@ -490,7 +490,7 @@ impl KafkaBus {
         let mut found: Vec<(Arc<str>, i32)> = Vec::with_capacity(topics.len());
         for topic in topics {
             let Some((_, partitions, _)) = present.iter().find(|(present, ..)| present.as_str() == &**topic) else {
-                let absent = || format!("there is no such topic at {}: run `eadt topics apply`", self.shared.options.brokers);
+                let absent = || format!("the topic does not exist at {}: run `eadt topics apply`", self.shared.options.brokers);
                 return Err(BusError::new(
                     Remedy::Stop,
                     format!("using topic {topic}"),
@@ -716,7 +716,7 @@ impl Bus for KafkaBus {
         }
         match known.partitions().iter().find(|partition| partition.leader() < 0) {
             Some(partition) => {
-                let detail = format!("every broker that has partition {} is away", partition.id());
+                let detail = format!("all brokers of partition {} are unavailable", partition.id());
                 Err(BusError::new(Remedy::Retry, what(), detail))
             }
             None => Ok(()),

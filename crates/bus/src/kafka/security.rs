@@ -15,7 +15,7 @@ use crate::{BusError, Remedy, Result};
 /// Whether this build knows TLS and SASL (the feature `kafka-tls`).
 pub const TLS: bool = cfg!(feature = "kafka-tls");
 
-/// What a connection is protected by.
+/// Protocol that protects a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SecurityProtocol {
@@ -178,7 +178,7 @@ fn check_readable(key: &str, file: &Path) -> Result<String> {
     // For a missing file the client library only reports that TLS could not be set up.
     let size = std::fs::File::open(file).and_then(|file| file.metadata()).map_err(|error| cannot_read(key, file, &error))?;
     if !size.is_file() {
-        return Err(security_error(format!("bus.security.{key}={} is no file", file.display())));
+        return Err(security_error(format!("bus.security.{key}={} is not a file", file.display())));
     }
     Ok(file.display().to_string())
 }
@@ -271,7 +271,7 @@ mod tests {
             (SecuritySettings { password: None, password_file: missing(), ..with_user() }, "/nowhere/file"),
             (SecuritySettings { password: None, password_file: Some("/dev/zero".into()), ..with_user() }, "more than 1 MiB"),
             (SecuritySettings { ca_file: missing(), ..with_user() }, "ca_file=/nowhere/file"),
-            (SecuritySettings { ca_file: Some("/tmp".into()), ..with_user() }, "is no file"),
+            (SecuritySettings { ca_file: Some("/tmp".into()), ..with_user() }, "is not a file"),
             (SecuritySettings { certificate_file: missing(), ..with_user() }, "needs bus.security.key_file"),
             (SecuritySettings { key_file: missing(), ..with_user() }, "needs bus.security.certificate_file"),
             (SecuritySettings { key_password: Some(Secret::new("x")), ..with_user() }, "without bus.security.key_file"),

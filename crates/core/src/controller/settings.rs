@@ -16,7 +16,7 @@ pub enum PowerReading {
     Total,
 }
 
-/// What a controller makes small.
+/// Objective that a controller minimises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ControllerObjective {
@@ -81,7 +81,7 @@ impl From<ControllerObjective> for choose::ChoiceObjective {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ControllerSettings {
-    /// What is made small, per sample: `energy`; `edp`, energy times time; `ed2p`, energy times time squared. By it changes are
+    /// Objective per sample, minimised: `energy`; `edp`, energy times time; `ed2p`, energy times time squared. By it changes are
     /// judged and settings and layouts compared; wherever a gain or a saving is named below, it is of this. The table of `matrix`
     /// itself, and `matrix-literal`, do not ask. Default: `energy`.
     #[serde(skip_serializing_if = "ControllerObjective::is_energy")]
@@ -125,7 +125,7 @@ pub struct ControllerSettings {
     pub hold_seconds: f64,
     /// The doubling ends here, in seconds. At least `hold_seconds`. Default 86400.
     pub hold_max_seconds: f64,
-    /// What did not help is not tried again from the same layout for this long, in seconds. Above 0. Default 86400.
+    /// A change that did not help is not tried again from the same layout for this time, in seconds. Above 0. Default 86400.
     pub tabu_seconds: f64,
     /// Lowest MPS thread percentage, if the workload's bounds name none. 1 to 100. Default 25.
     pub thread_percentage_min: u32,

@@ -78,7 +78,7 @@ fn credentials_error_text(error: &AuthError) -> String {
         AuthError::AuthExecStart(error) => format!("the credential plugin cannot be started: {error}"),
         AuthError::AuthExecRun { out, .. } => format!("the credential plugin failed with {}", out.status),
         AuthError::AuthExecParse(_) => "the output of the credential plugin is no ExecCredential".to_owned(),
-        AuthError::ParseTokenKey(_) => "the output of the credential plugin is no JSON".to_owned(),
+        AuthError::ParseTokenKey(_) => "the output of the credential plugin is not JSON".to_owned(),
         AuthError::MalformedTokenExpirationDate(_) => "the expiration date of the token cannot be read".to_owned(),
         other => other.to_string(),
     }
@@ -336,7 +336,7 @@ fn is_owned_by(pod: &Value, observed: &WorkloadObject) -> bool {
 /// Returns an object as JSON.
 pub fn object_value(object: &DynamicObject) -> Result<Value, ClusterError> {
     serde_json::to_value(object)
-        .map_err(|error| ClusterError::new(ClusterRemedy::Refused, format!("an object is no JSON: {error}")))
+        .map_err(|error| ClusterError::new(ClusterRemedy::Refused, format!("an object is not JSON: {error}")))
 }
 
 fn json_text(value: &impl serde::Serialize) -> Result<String, Error> {

@@ -153,7 +153,7 @@ impl LeaseCandidate {
                 Ok(Err(error)) => crate::api::client::error_text(&error),
                 Err(_) => format!("no answer within {} s", CALL_TIMEOUT.as_secs()),
             };
-            tracing::warn!(error, "the lease could not be given back; the next leader waits 15 s");
+            tracing::warn!(error, "the lease could not be released; the next leader waits 15 s");
         }
     }
 

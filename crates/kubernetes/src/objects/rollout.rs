@@ -38,13 +38,13 @@ impl RolloutStrategy {
     /// Returns the reason why a change of the pods cannot be rolled out. `together`: the change must replace all pods at once.
     pub fn forbids(&self, kind: &WorkloadKind, together: bool) -> Option<String> {
         match self {
-            Self::Rolling { partition: 1.. } => Some(
-                "its rolling update holds pods back (partition): set the partition to 0 to let changes reach all pods".into(),
-            ),
-            Self::OnDelete => {
-                Some("its update strategy is OnDelete: pods are replaced when somebody deletes them, not by EADT".into())
+            Self::Rolling { partition: 1.. } => {
+                Some("its rolling update skips pods (partition): set the partition to 0 to let changes reach all pods".into())
             }
-            Self::Held => Some("its rollouts are held (spec.paused)".into()),
+            Self::OnDelete => {
+                Some("its update strategy is OnDelete: pods are replaced when they are deleted, not by EADT".into())
+            }
+            Self::Held => Some("its rollouts are paused (spec.paused)".into()),
             Self::Rolling { .. } if together && kind.kind != "StatefulSet" => Some(format!(
                 "a new world size replaces all pods together, and a {} that rolls would mix old and new ones: use the strategy Recreate, or a StatefulSet",
                 kind.kind

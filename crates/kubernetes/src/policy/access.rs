@@ -42,7 +42,7 @@ const CONFLICTS: usize = 5;
 /// The reason why a call failed, for its user.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    #[error("no cluster to talk to: {0}; set KUBECONFIG, or name a context with --context")]
+    #[error("cannot connect to a cluster: {0}; set KUBECONFIG, or name a context with --context")]
     NoCluster(String),
     #[error("{0}")]
     Failed(String),
@@ -192,7 +192,7 @@ impl PolicyAccess {
         let api = self.objects(namespace, &kind_resource(kind));
         let what = format!("{} {} {namespace}/{}", pause_verb(pause), target.kind, target.name);
         let Some(object) = with_timeout(&what, api.get_metadata_opt(&target.name)).await? else {
-            return Err(AccessError::Refused(format!("{} {namespace}/{} is not there", target.kind, target.name)));
+            return Err(AccessError::Refused(format!("{} {namespace}/{} does not exist", target.kind, target.name)));
         };
         let changed = !is_paused_as(object.annotations(), pause);
         if changed {
@@ -309,7 +309,7 @@ impl PolicyAccess {
         };
         if decision_id.is_some_and(|wanted| wanted != recommendation.decision_id) {
             let (id, summary) = (&recommendation.decision_id, &recommendation.summary);
-            return refused(format!("what is recommended by now is {id} ({summary}): look at it, then approve that"));
+            return refused(format!("the current recommendation is {id} ({summary}): review it, then approve that one"));
         }
         if now >= recommendation.expires {
             let (id, expires) = (&recommendation.decision_id, recommendation.expires);
@@ -419,7 +419,7 @@ impl PolicyWriter for PolicyEditor {
                 Err(ClusterError::new(
                     ClusterRemedy::Retry,
                     format!(
-                        "the API server did not answer within {seconds} s: look whether {workload} was changed, then repeat it"
+                        "the API server did not answer within {seconds} s: check whether {workload} was changed, then try again"
                     ),
                 ))
             })
@@ -477,7 +477,7 @@ async fn read_pause_target<T: ResourceExt>(
 }
 
 fn changed_meanwhile(namespace: &str, name: &str) -> AccessError {
-    AccessError::Refused(format!("policy {namespace}/{name} changed just now: look again, then repeat it"))
+    AccessError::Refused(format!("policy {namespace}/{name} changed just now: reload it, then try again"))
 }
 
 fn pause_verb(pause: bool) -> &'static str {

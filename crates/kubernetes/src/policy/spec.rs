@@ -101,7 +101,7 @@ pub struct EnergyPolicySpec {
     /// The controller and its settings. Absent: the processor's default controller and settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<ControllerSpec>,
-    /// What is minimised within the bounds, and the limits on throughput. Absent: energy per sample, at the controller's own
+    /// Objective within the bounds, and the limits on throughput. Absent: energy per sample, at the controller's own
     /// limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objective: Option<ObjectiveSpec>,
@@ -156,7 +156,7 @@ pub struct TargetRef {
     pub name: String,
 }
 
-/// What EADT may do to a workload.
+/// Changes that EADT may make to a workload.
 #[derive(JsonSchema, Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum PolicyMode {
     /// Report only.
@@ -219,7 +219,7 @@ fn controller_settings(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     })
 }
 
-/// What is minimised per sample within the bounds: `Energy`, `EDP` (energy times time per sample) or `ED2P` (energy times
+/// Quantity to minimise per sample within the bounds: `Energy`, `EDP` (energy times time per sample) or `ED2P` (energy times
 /// its square). The products trade energy for speed even within `maxSlowdownPercent`. Absent, the controller's own, which is
 /// `Energy`.
 #[derive(JsonSchema, Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -245,7 +245,7 @@ impl From<ObjectiveMetric> for controller::ControllerObjective {
     }
 }
 
-/// What is minimised within the bounds, and the limits on throughput.
+/// Objective within the bounds, and the limits on throughput.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectiveSpec {

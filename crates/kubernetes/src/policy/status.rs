@@ -211,7 +211,7 @@ pub struct LastDecision {
     pub decision_id: String,
     /// Its event time.
     pub time: EventTime,
-    /// What was decided: `maintain`, `decrease`, `scale_replicas`, `increase`, `revert`, `set_power_limit`, `set_clocks`,
+    /// Action of the decision: `maintain`, `decrease`, `scale_replicas`, `increase`, `revert`, `set_power_limit`, `set_clocks`,
     /// `set_precision`, `freeze_layers`.
     #[schemars(length(max = 63))]
     pub action: String,

@@ -45,7 +45,7 @@ pub async fn write_events(shared: Arc<KubernetesContext>) {
             (statuses.queued_events.pop_front(), std::mem::take(&mut statuses.dropped))
         };
         if dropped > 0 {
-            tracing::warn!(dropped, "Events were not written: the API server is too slow");
+            tracing::warn!(dropped, "Events were dropped: the API server is too slow");
         }
         let Some(workload_event) = workload_event else { continue };
         every.reset_immediately();

@@ -9,8 +9,8 @@ use super::names_a_sum;
 use super::nested_meters::{MeterIndex, MeterName};
 use super::rails::{BoardPart, SuperchipIndex, SuperchipName, SuperchipPart, board_part, choose_numbers, settle_modules_of_gpus};
 use crate::error::quote;
-use crate::sum_of_devices::{TOTAL_WORDS, WORD_BEFORE_TOTALS};
-use crate::words::{ELECTRICAL_WORDS, word_places};
+use crate::sum_of_devices::WORD_BEFORE_TOTALS;
+use crate::words::{ELECTRICAL_WORDS, TOTAL_WORDS, word_places};
 
 /// Words that state which figure of a board a name is of, beside the figure itself.
 const FIGURE_WORDS: [&str; 17] = [

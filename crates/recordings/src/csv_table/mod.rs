@@ -56,9 +56,10 @@ use crate::report::TableUse;
 use crate::rounds::MOST_ROWS_OF_TEXTS;
 use crate::row_times::RowTimes;
 use crate::rows::{CUT, CUT_REMEDY};
-use crate::sum_of_devices::{SHORT_TOTAL_WORD, TOTAL_WORDS, WORD_BEFORE_TOTALS};
+use crate::sum_of_devices::{SHORT_TOTAL_WORD, WORD_BEFORE_TOTALS};
 use crate::table::{HeaderCriteria, HeaderRow, RowCells, TableReader};
 use crate::units::{Dimension, Unit, ambiguous_unit, is_unit_of_others, word_places};
+use crate::words::TOTAL_WORDS;
 use crate::{ImportError, ImportOptions, ReadingField};
 
 /// Fields for amounts that one row adds to a counter.

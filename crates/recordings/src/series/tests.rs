@@ -17,7 +17,7 @@ fn whose(rules: &AttributionRules, all: &[&str], index: usize) -> String {
     }
     match attribute_series(&labels(all[index]), rules, &exporters) {
         SeriesAttribution::Workload { workload, .. } => workload,
-        SeriesAttribution::Nobody => "<nobody>".to_owned(),
+        SeriesAttribution::Unattributed => "<nobody>".to_owned(),
         SeriesAttribution::NoNamespace(name) => format!("<no namespace: {name}>"),
         SeriesAttribution::NotAWorkload(name) => format!("<no workload: {name}>"),
     }
@@ -148,7 +148,7 @@ fn shares(series: &[(&str, &str, &str, &str, Option<f64>)]) -> (Vec<(String, Opt
     for (workload, pod, instance, profile, activity) in series {
         let instance = mig_instance(&labels(&format!(r#"GPU_I_ID="{instance}",GPU_I_PROFILE="{profile}""#)));
         let attribution = match *workload {
-            "" => SeriesAttribution::Nobody,
+            "" => SeriesAttribution::Unattributed,
             workload => SeriesAttribution::Workload { workload: workload.into(), pod: (*pod).into() },
         };
         holders.add(&attribution, instance.as_ref());

@@ -14,9 +14,9 @@ use eadt_schemas::EventTime;
 use eadt_schemas::counts::list_first;
 
 use crate::checks::remove;
+use crate::names::NAMES_SHOWN;
 use crate::options::AcceptedFinding;
 use crate::recording::{Recording, RecordingSource, SourceKind};
-use crate::series::NAMES_SHOWN;
 use crate::{ImportError, ImportOptions, ReadingField};
 
 use changes::{ChangeFit, may_be_fitted};
@@ -24,7 +24,7 @@ use evidence::{SumForm, count_sums};
 use figures::DeviceFigure;
 use followed::find_followed_sum;
 use register_totals::settle_register_totals;
-pub(crate) use total_names::{SHORT_TOTAL_WORD, TOTAL_WORDS, WORD_BEFORE_TOTALS, find_plain_total};
+pub(crate) use total_names::{SHORT_TOTAL_WORD, WORD_BEFORE_TOTALS, find_plain_total};
 
 /// Most readings of a sum outside the time of its parts: all begin and end in turn.
 const READINGS_OUTSIDE: usize = 2;

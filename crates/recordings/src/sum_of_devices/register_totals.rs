@@ -8,8 +8,8 @@ use super::total_names::{may_name_total, names_part_of, names_total_of};
 use super::{is_beside_its_parts, leave_out, name_devices};
 use crate::ReadingField;
 use crate::error::quote;
+use crate::names::NAMES_SHOWN;
 use crate::recording::{FileId, Recording, RecordingSource, SourceKind};
-use crate::series::NAMES_SHOWN;
 
 /// Most devices, as each is compared with all others, and most of which any several may be the parts.
 const MOST_DEVICES: usize = 256;

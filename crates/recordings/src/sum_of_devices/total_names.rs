@@ -1,10 +1,7 @@
 //! Names of totals: `Total kWh` beside `T1 kWh` and `T2 kWh`, or 1.8.0 beside 1.8.1 and 1.8.2 of OBIS. Only whole words count.
 
-use crate::words::{ELECTRICAL_WORDS, lowercase_words};
+use crate::words::{ELECTRICAL_WORDS, TOTAL_WORDS, lowercase_words};
 
-/// Words of all of something, in names of columns, of boards and of rows.
-pub(crate) const TOTAL_WORDS: [&str; 13] =
-    ["aggregate", "all", "combined", "gesamt", "overall", "sum", "summe", "total", "totals", "合計", "合计", "总计", "總計"];
 /// The short word of a total of rows. In names of columns it is the total of the rails of one module.
 pub(crate) const SHORT_TOTAL_WORD: &str = "tot";
 /// A word before those of a total, and of none by itself: `Grand Total`.

@@ -123,7 +123,7 @@ impl SimulatedJob {
                     return Ok(false);
                 }
                 if state.mode != *shown {
-                    return refused(format!("the mode of {} changed meanwhile: look again, then repeat it", state.workload));
+                    return refused(format!("the mode of {} changed meanwhile: reload it, then try again", state.workload));
                 }
                 (state.mode, state.mode_set_by) = (*mode, Some(by.to_owned()));
             }
@@ -134,7 +134,7 @@ impl SimulatedJob {
                 };
                 if recommended.id != *id {
                     let (id, reason) = (&recommended.id, &recommended.reason);
-                    return refused(format!("what is recommended by now is {id} ({reason}): look at it, then approve that"));
+                    return refused(format!("the current recommendation is {id} ({reason}): review it, then approve that one"));
                 }
                 // Its approval is used up.
                 if self.managed.applied.as_ref().is_some_and(|applied| applied.decision_id == *id) {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::TrainingScenario;
 use crate::gpu::{BoardModel, PhaseSchedule, SimulationNoise, WorkloadProfile, llm_training_phases, vision_pretraining_phases};
 
-/// What is simulated. The default is the seed's initial configuration and a power-heavy second job.
+/// A simulated cluster and its jobs. The default is the seed's initial configuration and a power-heavy second job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Scenario {
@@ -25,7 +25,7 @@ pub struct Scenario {
     pub noise: SimulationNoise,
     /// The jobs; each has GPUs of its own, unless it shares those of another one.
     pub workloads: Vec<WorkloadScenario>,
-    /// What goes wrong, and when. Default: nothing.
+    /// Faults and their times. Default: none.
     pub faults: Vec<Fault>,
 }
 
@@ -87,7 +87,7 @@ pub struct WorkloadScenario {
     /// When the job is suspended: it has no processes and holds no GPU. In order. Default: never.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub away: Vec<JobSuspension>,
-    /// What the job does over time.
+    /// Phases of the job.
     pub schedule: PhaseSchedule,
     /// How it trains: loss, plasticity, frozen layers and precision; needs `planned_samples`. Absent: it reports a loss only, and
     /// follows no directives.

@@ -467,7 +467,7 @@ fn an_approval_is_of_the_present_recommendation_and_for_once() {
     cluster.change_terms(LLM, &PolicyEdit::Pause, "bob").unwrap();
     refused(&mut cluster, "d1", "paused");
     cluster.change_terms(LLM, &PolicyEdit::Resume, "bob").unwrap();
-    refused(&mut cluster, "d0", "what is recommended by now is d1");
+    refused(&mut cluster, "d0", "the current recommendation is d1");
     assert_eq!(approve(&mut cluster, "d1"), Ok(true));
     assert_eq!(approve(&mut cluster, "d1"), Ok(false), "it was so already");
     let approved = cluster.approved();

@@ -127,7 +127,7 @@ impl<'a> JobDirectives<'a> {
         }
         if let Err(error) = self.follow_jobs(view) {
             // The jobs report it again later.
-            tracing::warn!(%error, "what jobs report cannot be read; it is tried again");
+            tracing::warn!(%error, "job reports cannot be read; retrying");
             self.request_tracker = JobRequestTracker::default();
             self.retry_not_before = Some(Instant::now() + pause);
         }

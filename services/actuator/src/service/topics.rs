@@ -41,7 +41,7 @@ impl ActuatorTopics {
 pub fn partition_count(deps: &ActuatorDependencies, topic: &Arc<str>) -> Result<i32, BusError> {
     let specs = deps.bus.topics(&deps.settings.prefix)?;
     specs.into_iter().find(|spec| spec.name == *topic).map(|spec| spec.partitions).ok_or_else(|| {
-        let detail = "there is no such topic; create the topics with eadt topics apply";
+        let detail = "the topic does not exist; create the topics with eadt topics apply";
         BusError::new(Remedy::Stop, format!("reading topic {topic}"), detail)
     })
 }

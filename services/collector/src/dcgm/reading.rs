@@ -155,7 +155,7 @@ fn why_unnamed(attribution: &SeriesAttribution) -> String {
             format!("{name:?} names a workload without a namespace: set workload_namespace of this collector.dcgm")
         }
         SeriesAttribution::NotAWorkload(name) => format!("{name:?} is not namespace/name"),
-        SeriesAttribution::Workload { .. } | SeriesAttribution::Nobody => String::new(),
+        SeriesAttribution::Workload { .. } | SeriesAttribution::Unattributed => String::new(),
     }
 }
 

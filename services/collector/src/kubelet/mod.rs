@@ -184,7 +184,7 @@ impl HoldersPublisher {
         }
         let event = DeviceHolders { time: self.clock.now(), node: self.node.clone(), devices, unplaced };
         if let Err(refusal) = self.sink.holders("kubelet", &event) {
-            tracing::warn!(detail = refusal.detail, "who holds the GPUs of this node cannot be published");
+            tracing::warn!(detail = refusal.detail, "the pods that use the GPUs of this node cannot be published");
         }
         self.last = Some((Instant::now(), event));
     }

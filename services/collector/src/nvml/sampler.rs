@@ -120,7 +120,7 @@ impl GpuSampler {
             match opened.err().or(lost) {
                 Some(lost) => {
                     tracing::error!(gpu = self.index, device, error = %lost, retry_seconds = self.settings.retry.as_secs_f64(),
-                        "GPU lost; the others continue, and it is tried again");
+                        "GPU lost; the others continue, and opening it is retried");
                 }
                 None => break,
             }

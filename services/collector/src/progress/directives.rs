@@ -172,7 +172,7 @@ impl DirectiveStore {
         let topic: Arc<str> = format!("{prefix}{}", Topic::Directives).into();
         let spec = bus.topics(prefix)?.into_iter().find(|spec| spec.name == topic).ok_or_else(|| {
             let what = format!("reading topic {topic}");
-            BusError::new(Remedy::Stop, what, "there is no such topic; create the topics with eadt topics apply")
+            BusError::new(Remedy::Stop, what, "the topic does not exist; create the topics with eadt topics apply")
         })?;
         let from: Vec<_> = (0..spec.partitions)
             .map(|partition| (TopicPartition::new(topic.clone(), partition), StartOffset::Earliest))

@@ -178,7 +178,7 @@ impl HttpSource {
         let tokens = self.endpoint.asks();
         let failed = |error| {
             let detail = format!(
-                "cannot listen on {address}: {error}; set collector.progress.listen to a free port, or stop what holds it"
+                "cannot listen on {address}: {error}; set collector.progress.listen to a free port, or stop the process that uses it"
             );
             SourceError::new(KIND, detail)
         };
@@ -218,7 +218,7 @@ impl CollectorSource for HttpSource {
             tokio::select! {
                 // A look at the secrets comes first: other sources took their time to open.
                 ((), ()) = async { tokio::join!(follow, server) } => {}
-                () = too_late => tracing::warn!("a request to the progress endpoint did not end and is given up"),
+                () = too_late => tracing::warn!("a request to the progress endpoint did not finish and is aborted"),
             }
             self.endpoint.end();
             Ok(())

@@ -378,7 +378,7 @@ impl DashboardModel {
         }
         let length = self.source.window_seconds.map_or_else(String::new, |seconds| format!(" of {seconds:.0} s"));
         Some(if !self.caught_up {
-            "Reading what the log holds already".to_owned()
+            "Reading the existing records of the log".to_owned()
         } else if self.workloads.is_empty() {
             format!("Waiting for the first workload to report; figures appear when its first window{length} closes")
         } else {

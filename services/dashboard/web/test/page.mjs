@@ -174,7 +174,7 @@ const tests = {
     await policy.getByText("an earlier reason").waitFor();
     await asked("Approve");
     await confirm("Approve", "an earlier reason");
-    await dialog.getByText("what is recommended by now").waitFor();
+    await dialog.getByText("the current recommendation is").waitFor();
     isBehind = false;
     await dialog.getByText("is recommended by now.").waitFor();
     const named = async () => {

@@ -51,7 +51,7 @@ impl DecodedInput {
         match (kind, value) {
             (Some(kind), _) if kind != expected => {
                 let kind: String = kind.chars().take(100).collect();
-                let detail = format!("an event of type {kind:?} does not belong into {topic}, which holds {expected}");
+                let detail = format!("an event of type {kind:?} does not belong to {topic}, which takes {expected}");
                 refused(DeadLetterReason::UnexpectedType, detail)
             }
             (_, None) => refused(DeadLetterReason::Malformed, "the record has no value".to_owned()),
@@ -322,7 +322,7 @@ fn input_partitions(bus: &dyn Bus, prefix: &str) -> Result<Vec<(Topic, TopicPart
     for topic in INPUTS {
         let name = format!("{prefix}{topic}");
         let (name, partitions) = counts.get_key_value(&*name).ok_or_else(|| {
-            let detail = "there is no such topic; create the topics with eadt topics apply";
+            let detail = "the topic does not exist; create the topics with eadt topics apply";
             BusError::new(Remedy::Stop, format!("reading topic {name}"), detail)
         })?;
         let partitions = if topic == Topic::Models { 1 } else { *partitions };

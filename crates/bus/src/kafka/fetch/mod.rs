@@ -290,7 +290,7 @@ impl NativeFetcher {
             FetchFailure::Recreated { at, position } => BusError::new(
                 Remedy::Stop,
                 format!("reading {at} from {position}"),
-                "the topic was deleted and made anew: the position belongs to another log",
+                "the topic was deleted and recreated: the position belongs to another log",
             ),
             FetchFailure::Denied { topic } => {
                 let what = format!("reading topic {topic}");
@@ -301,7 +301,7 @@ impl NativeFetcher {
                 )
             }
             FetchFailure::UnknownTopic { at } => {
-                let detail = "there is no such topic or partition: run `eadt topics apply`";
+                let detail = "the topic or partition does not exist: run `eadt topics apply`";
                 BusError::new(Remedy::Retry, format!("reading {at}"), detail)
             }
             FetchFailure::Thread => {

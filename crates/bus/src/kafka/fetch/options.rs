@@ -33,7 +33,7 @@ impl FetchOptions {
         let text = |name: &str| config.get(name).unwrap_or_default();
         let number = |name: &str, default: usize| match config.get(name) {
             None => Ok(default),
-            Some(text) => text.parse::<usize>().map_err(|_| format!("the Kafka property {name} is no number")),
+            Some(text) => text.parse::<usize>().map_err(|_| format!("the Kafka property {name} is not a number")),
         };
         let either = |name: &str, other: &str, default| number(if config.get(name).is_some() { name } else { other }, default);
         let millis = |count: usize| Duration::from_millis(count as u64);

@@ -183,7 +183,7 @@ impl FetchState {
         self.unanswered_nodes.values().map(|since| now.saturating_duration_since(*since)).max()
     }
 
-    /// Returns what to ask a broker for, and when to look again if that is nothing now.
+    /// Returns the next fetch request, or the time of the next attempt if there is none.
     pub fn plan(&mut self, options: &FetchOptions, node: i32, now: Instant) -> (Option<FetchPlan>, Option<Instant>) {
         let (mut positions, mut starts, mut wake) = (Vec::new(), Vec::new(), None::<Instant>);
         let (mut is_fresh, mut is_full, mut is_at_end) = (false, false, true);

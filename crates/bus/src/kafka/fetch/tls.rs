@@ -181,7 +181,7 @@ mod tests {
             assert!(error.contains("=/dev/zero: it has more than 1 MiB"), "{error}");
         }
         let nobody = error(TlsFiles { authorities: Some(at("empty")), ..none.clone() });
-        assert!(nobody.starts_with("reading ssl.ca.location=") && nobody.ends_with("it holds no PEM certificate"), "{nobody}");
+        assert!(nobody.starts_with("reading ssl.ca.location=") && nobody.ends_with("it contains no PEM certificate"), "{nobody}");
         std::fs::write(at("key"), "-----BEGIN PRIVATE KEY-----hunter2-----END PRIVATE KEY-----").unwrap();
         let error = error(no_name(with(&at("chain"), &at("key"))));
         assert!(error.contains("no PEM private key") && !error.contains("hunter2") && !error.contains("104, 117"), "{error}");
