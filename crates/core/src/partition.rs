@@ -359,10 +359,7 @@ impl PartitionFold {
             InputEvent::Telemetry(event) => state.fold_telemetry(event, place, usage, &self.settings),
             InputEvent::Progress(event) => state.fold_progress(event, place, usage, &self.settings),
             InputEvent::Workload(event) => {
-                if state.head.tables.put(event, declared.take()) {
-                    state.forget_missing(event.time);
-                }
-                state.head.origin = state.head.origin.max(event.origin);
+                state.fold_layout(event, declared.take(), &self.settings);
                 FoldOutcome::Folded
             }
             InputEvent::Actuation(event) => {

@@ -63,7 +63,9 @@ pub struct FoldSettings {
 /// changed are marked as such. 4: a counter that stood still from the start counts from its first rise on. 5: power is known
 /// between two readings of it also if readings without power lie between them. 6: a counter is tested against the newest reading of
 /// power also if its own samples have none. 7: power that is known between two rises of a counter further apart than the longest gap
-/// of power counts instead of it, and the energy of a standstill without power is unknown until the next rise.
+/// of power counts instead of it, and the energy of a standstill without power is unknown until the next rise. A silent source is
+/// expected until another one replaces it, the job starts, or a layout has no place for it; and `joules_per_sample` extrapolates the
+/// samples of silent ranks.
 pub const WINDOW_RULES: u32 = 7;
 
 /// Open windows of each source for which a namespace with its most sources has room. It covers a source that lags until it
@@ -101,6 +103,17 @@ impl FoldSettings {
 
     /// Returns whether power, if it is known, counts between two rises of a counter that are far apart, as of one in coarse steps.
     pub fn counts_coarse_counters_by_power(&self) -> bool {
+        self.window_rules >= 7
+    }
+
+    /// Returns whether a silent source is expected until something shows that it is gone. Before, each new generation of the layout
+    /// and each new device showed that of all of them.
+    pub fn expects_silent_sources(&self) -> bool {
+        self.window_rules >= 7
+    }
+
+    /// Returns whether `started` of rank 0 without a counter above 0 begins another job, if steps were counted in the present run.
+    pub fn recognises_jobs_begun_anew(&self) -> bool {
         self.window_rules >= 7
     }
 

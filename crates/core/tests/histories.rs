@@ -90,9 +90,10 @@ fn a_dead_source_holds_its_workload_for_the_grace_only() {
     assert_eq!(bench.starts(), Vec::<f64>::new());
     steady(&mut bench, "a", 125, 125, 5);
     assert_eq!(bench.starts(), [0.0, 60.0], "120 s after its last event");
-    // Until the job is laid out anew the silent device is missed.
+    // Until a layout has no place for it the silent device is missed.
     assert!(bench.windows[1].energy_coverage_ratio < 0.6, "{}", bench.windows[1].energy_coverage_ratio);
-    bench.put(layout(126.0, 1)).put(layout(127.0, 2));
+    let of = |second, generation, gpus| Workload { gpus: Some(gpus), ..layout(second, generation) };
+    bench.put(of(126.0, 1, 2)).put(of(127.0, 2, 1));
     steady(&mut bench, "a", 130, 245, 5);
     assert_eq!(bench.windows.last().map(|w| (w.gpus, w.energy_coverage_ratio)), Some((1, 1.0)));
 }

@@ -9,5 +9,6 @@ mod names;
 mod observed;
 mod power_budget;
 mod runs;
+mod silence;
 mod state;
 mod support;

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 use super::{Layout, Origin};
 use crate::EventTime;
 
-/// Outcome of a decision. A decision has one `applied` or `refused`, and after `applied` one of the others.
+/// Outcome of a decision. A decision has one `applied` or `refused`, and after `applied` one of the others; `rolled_back` may follow
+/// `ready`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "Outcome")]
@@ -18,7 +19,7 @@ pub enum ActuationOutcome {
     Refused,
     /// Mode `Recommend`: written as a recommendation, nothing was touched.
     Recommended,
-    /// Not ready in time; the layout before it is being restored.
+    /// Not ready in time, or taken back by the job; the layout before it is being restored.
     RolledBack,
     /// The change failed and could not be rolled back; the reason states what is left.
     Failed,

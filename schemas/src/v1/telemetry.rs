@@ -39,7 +39,8 @@ pub struct GpuTelemetry {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub gpu_model: Option<String>,
-    /// The source ends here: no sample follows.
+    /// The source ends here: no sample follows. Without it the rise of an energy counter until the source's next sample counts as its own:
+    /// a source of a device without work has to send it, or another `tenure`, before a workload gets the device.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub last: bool,
     /// Number of the device's stay with this workload; differences are taken within one tenure only.

@@ -127,6 +127,10 @@ pub struct EfficiencyWindow {
     pub progress_coverage_ratio: f64,
     /// Longest stretch of the interval without known progress.
     pub progress_largest_gap_seconds: f64,
+    /// Time of ranks that were silent while others reported, over the interval's time of all ranks. `samples` has nothing of it,
+    /// and the figures of one sample or joule are extrapolated to it.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub progress_silent_ratio: f64,
 
     /// Samples over the time with known progress, per second.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -259,10 +263,10 @@ impl EfficiencyWindow {
     /// unknown.
     ///
     /// That is the known energy of the run. If energy is known for clearly less time than progress, it is extrapolated to the
-    /// time with known progress: both are then of one span.
+    /// time with known progress: both are then of one span. That of silent ranks counts as known.
     pub fn energy_of_progress(&self) -> Option<f64> {
         let (joules, known) = self.known_energy()?;
-        let progress = self.seconds() * self.progress_coverage_ratio;
+        let progress = self.seconds() * (self.progress_coverage_ratio + self.progress_silent_ratio);
         let progress = if self.run_energy_joules.is_some() { progress.min(self.run_seconds) } else { progress };
         if known >= MIN_KNOWN * progress {
             return Some(joules);
@@ -276,7 +280,13 @@ impl EfficiencyWindow {
     /// A window whose energy or samples are not there keeps what it has.
     pub fn energy_per_sample(&self) -> Option<f64> {
         let (Some(joules), Some(samples)) = (self.energy_of_progress(), self.samples) else { return self.joules_per_sample };
-        (samples > 0.0).then(|| joules / samples).filter(|value| value.is_finite())
+        (samples > 0.0).then(|| joules / samples * self.reported_progress_ratio()).filter(|value| value.is_finite())
+    }
+
+    /// Returns the known progress over that of all ranks in the same time: less than 1 if ranks were silent.
+    pub fn reported_progress_ratio(&self) -> f64 {
+        let whole = self.progress_coverage_ratio + self.progress_silent_ratio;
+        if self.progress_silent_ratio > 0.0 && whole > 0.0 { self.progress_coverage_ratio / whole } else { 1.0 }
     }
 
     /// Returns whether progress is known for nearly all of the observed part of the run.
@@ -317,6 +327,16 @@ mod tests {
             let window = window(energy, progress);
             assert_eq!((window.energy_per_sample(), window.runs_throughout()), (Some(joules), runs), "{why}");
         }
+    }
+
+    #[test]
+    fn samples_of_silent_ranks_are_extrapolated() {
+        // Three of four ranks report 1,000 samples.
+        let window = |energy| EfficiencyWindow { progress_silent_ratio: 0.25, ..window(energy, 45.0) };
+        assert_eq!((window(60.0).energy_per_sample(), window(60.0).reported_progress_ratio()), (Some(22.5), 0.75));
+        assert_eq!(window(30.0).energy_of_progress(), Some(60_000.0), "energy is known for half of the time of all ranks");
+        let nothing = EfficiencyWindow { progress_coverage_ratio: 0.0, ..window(60.0) };
+        assert_eq!(nothing.reported_progress_ratio(), 0.0);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::trial::ChangeNote;
 use super::{ControllerContext, ControllerName, ControllerObjective, PowerReading};
 
 /// Version of the decision rules. It grows with every change of decisions.
-const VERSION: &str = "4";
+const VERSION: &str = "5";
 
 /// A decision in the making: `maintain` unless it is set to something else.
 #[derive(Debug)]

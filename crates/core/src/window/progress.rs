@@ -113,6 +113,11 @@ impl CounterState {
         (at(self.total), at(self.rate))
     }
 
+    /// Returns whether a total above 0 was reported at this time.
+    pub fn counts_from(&self, time: EventTime) -> bool {
+        self.total.is_some_and(|total| total.time == time && total.value > 0.0)
+    }
+
     /// Returns the time up to which the counter is known, if more of it is about to come.
     fn awaited_from(&self, time: EventTime, gaps: ProgressGaps) -> Option<EventTime> {
         let total = self.total.filter(|_| !self.idle).map(|total| (self.added.unwrap_or(total), gaps.total));

@@ -97,6 +97,9 @@ pub struct IntervalTotals {
     pub progress_known: i64,
     pub progress_expected: i64,
     pub progress_gap: i64,
+    /// Microseconds of ranks that were silent while others reported.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub progress_silent: i64,
     pub sums: [f64; GAUGES],
     pub counts: [u64; GAUGES],
     pub hottest: Option<f64>,
@@ -222,6 +225,7 @@ impl IntervalTotals {
         self.progress_known += other.progress_known;
         self.progress_expected += other.progress_expected;
         self.progress_gap = self.progress_gap.max(other.progress_gap);
+        self.progress_silent += other.progress_silent;
         for i in 0..GAUGES {
             self.sums[i] += other.sums[i];
             self.counts[i] += other.counts[i];
@@ -324,6 +328,7 @@ pub fn build_window_event(interval: &IntervalContext<'_>, totals: &IntervalTotal
         steps: totals.amount(2),
         progress_coverage_ratio: ratio(totals.progress_known, totals.progress_expected),
         progress_largest_gap_seconds: totals.progress_gap as f64 / 1e6,
+        progress_silent_ratio: if interval.rules >= 7 { ratio(totals.progress_silent, totals.progress_expected) } else { 0.0 },
         samples_per_second: per_second,
         mean_power_watts: totals.energy.mean_watts(),
         mean_power_per_gpu_watts: totals.energy.watts_per_device(),
@@ -353,7 +358,7 @@ pub fn build_window_event(interval: &IntervalContext<'_>, totals: &IntervalTotal
     if interval.rules >= 2 {
         window.joules_per_sample = window.energy_per_sample();
         window.joules_per_sample_running = running.filter(|_| window.runs_throughout());
-        let joules = window.energy_of_progress();
+        let joules = window.energy_of_progress().map(|joules| joules * window.reported_progress_ratio());
         window.samples_per_joule = over(window.samples, joules);
         window.tokens_per_joule = over(window.tokens, joules);
     } else {
@@ -399,6 +404,7 @@ mod tests {
             progress_known: 7,
             progress_expected: 9,
             progress_gap: 30,
+            progress_silent: 2,
             sums: std::array::from_fn(|i| i as f64),
             counts: std::array::from_fn(|i| i as u64),
             hottest: Some(50.0),
@@ -424,6 +430,7 @@ mod tests {
             progress_known: 70,
             progress_expected: 90,
             progress_gap: 31,
+            progress_silent: 20,
             sums: std::array::from_fn(|i| 100.0 * i as f64),
             counts: std::array::from_fn(|i| 100 * i as u64),
             hottest: Some(49.0),
@@ -449,6 +456,7 @@ mod tests {
             progress_known: 77,
             progress_expected: 99,
             progress_gap: 31,
+            progress_silent: 22,
             sums: std::array::from_fn(|i| 101.0 * i as f64),
             counts: std::array::from_fn(|i| 101 * i as u64),
             hottest: Some(50.0),

@@ -27,6 +27,8 @@ struct SourceChoice {
     gpus: Vec<(usize, EventTime)>,
     /// Chosen source of each rank.
     ranks: Vec<usize>,
+    /// Whether each of them is silent at the end of the window, and expected.
+    is_silent: Vec<bool>,
 }
 
 /// Returns the best of several sources of the same figure, among those that cover at least 95 % of the best coverage.
@@ -192,7 +194,9 @@ impl WorkloadState {
                 (i, if left { self.gpus[i].liveness.last } else { end })
             })
             .collect();
-        SourceChoice { slices: n, meter, gpus, ranks: self.choose_ranks(n, end) }
+        let ranks = self.choose_ranks(n, end);
+        let is_silent = ranks.iter().map(|i| self.ranks[*i].liveness.is_missing_at(end)).collect();
+        SourceChoice { slices: n, meter, gpus, ranks, is_silent }
     }
 
     fn choose_ranks(&self, n: usize, end: EventTime) -> Vec<usize> {
@@ -227,14 +231,17 @@ impl WorkloadState {
         };
         let mut any = false;
         let mut devices = vec![<[EnergySums; 2]>::default(); choice.gpus.len()];
+        let mut known = vec![0; choice.ranks.len()];
         for s in slices {
             let slice = self.slice_span(s);
             totals.add_slice(slice);
             for ((i, until), device) in choice.gpus.iter().zip(&mut devices) {
                 totals.add_device(slice, self.gpus[*i].slices.get(s), *until, device);
             }
-            for i in &choice.ranks {
-                totals.add_rank(slice, self.ranks[*i].slices.get(s));
+            for (i, known) in choice.ranks.iter().zip(&mut known) {
+                let sums = self.ranks[*i].slices.get(s);
+                totals.add_rank(slice, sums);
+                *known += sums.map_or(0, RankSums::known_micros);
             }
             let gpus = self.gpus.iter().filter_map(|gpu| gpu.slices.get(s)).filter(|sums| sums.has_data());
             let ranks = self.ranks.iter().filter_map(|rank| rank.slices.get(s)).filter(|sums| sums.has_data());
@@ -251,6 +258,10 @@ impl WorkloadState {
             }
         }
         totals.add_devices(&devices);
+        // While no rank reports, none is silent beside others: the job may be down.
+        let most = known.iter().copied().max().unwrap_or(0);
+        let silent = choice.is_silent.iter().zip(&known).filter(|(is_silent, _)| **is_silent);
+        totals.progress_silent = silent.map(|(_, known)| most - known).sum();
         if !any {
             totals.origin = self.head.origin;
         }
@@ -468,7 +479,7 @@ mod tests {
 
     fn chosen(gpus: &[usize]) -> SourceChoice {
         let gpus = gpus.iter().map(|i| (*i, at(60))).collect();
-        SourceChoice { slices: 1, meter: Meter::Gpu, gpus, ranks: Vec::new() }
+        SourceChoice { slices: 1, meter: Meter::Gpu, gpus, ranks: Vec::new(), is_silent: Vec::new() }
     }
 
     #[test]

@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use eadt_schemas::EventTime;
 use eadt_schemas::decode::DecodeError;
-use eadt_schemas::v1::{DeadLetterReason, GpuTelemetry, JobLifecycle, Origin, TrainingProgress};
+use eadt_schemas::v1::{DeadLetterReason, GpuTelemetry, JobLifecycle, Origin, TrainingProgress, Workload};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::controller::ControllerState;
+use crate::controller::{ControllerSettings, ControllerState};
 use crate::models::ModelRegistry;
 use crate::partition::device_of;
 use crate::quota::{OwnerUsage, QuotaOwner, UsageByOwner};
@@ -27,7 +27,7 @@ use crate::window::{SliceEdges, TumblingWindows, is_gap, slice_at, slice_mut};
 pub use close::UNASSIGNED;
 use report::TrainingReports;
 use source::{GpuSource, Liveness, LivenessState, LivenessSummary, NameIndex, RankSource};
-use table::{JobRuns, LayoutHistory, OpenSpan};
+use table::{JobRuns, LayoutHistory, LayoutSize, OpenSpan};
 
 /// Spans that one workload may have open, and slice edges that one may have beside its window edges: a job that names a new span
 /// with every event must not grow the state without bound.
@@ -710,8 +710,12 @@ impl WorkloadState {
 
     fn add_gpu(&mut self, event: &GpuTelemetry, sample: EnergySample, place: LogPosition, settings: &FoldSettings) {
         if !self.has_device(&event.device) {
-            // It replaces a device that fell silent.
-            self.forget_missing(event.time);
+            if settings.expects_silent_sources() {
+                // It may be in the place of one that fell silent.
+                self.forget_missing_devices(1, event.time, |gpu| gpu.meter == event.meter);
+            } else {
+                self.forget_missing(event.time);
+            }
         }
         let mut liveness = Liveness::new(event.time, place.merge_time, place.clock);
         liveness.record_event(event.time, place.merge_time, place.stamp, place.clock, settings);
@@ -764,12 +768,15 @@ impl WorkloadState {
         self.note_gap(event.time);
         self.head.origin = self.head.origin.max(event.origin);
         self.on_source_live(place.clock);
+        let was_finished = self.head.runs.is_finished();
         let again = self.mark_phase(event, settings);
         if again {
             self.head.training = None;
         }
+        let job_start = self.head.runs.other_job_start().filter(|_| settings.recognises_jobs_begun_anew());
         let count = ProgressCounters::from_event(event);
-        let mut fell = false;
+        // A job that is begun anew without having finished was restarted.
+        let mut fell = again && !was_finished;
         let i = if let Some(i) = found {
             let rank = &mut self.ranks[i];
             let (before, life) = (rank.liveness.summary(settings), rank.liveness.life_at(event.time, settings));
@@ -777,8 +784,11 @@ impl WorkloadState {
                 // A new job's counters begin anew; nothing of it was done before.
                 (rank.done, rank.counters) = ([0.0; COUNTERS], Default::default());
                 rank.stepped = event.time;
+            } else if job_start.is_some_and(|start| rank.is_first_after(start, event.time)) {
+                // Another source has reported that another job began.
+                rank.done = [0.0; COUNTERS];
             }
-            fell = rank.count_progress(&count, life, &self.head.slice_edges, event.origin, settings);
+            fell |= rank.count_progress(&count, life, &self.head.slice_edges, event.origin, settings);
             let merge_time = rank.known_until(event, place, settings);
             rank.liveness.record_event(event.time, merge_time, place.stamp, place.clock, settings);
             let after = rank.liveness.summary(settings);
@@ -815,7 +825,10 @@ impl WorkloadState {
     fn same_instant(&mut self, i: usize, event: &TrainingProgress, place: LogPosition, settings: &FoldSettings) -> FoldOutcome {
         let before = self.ranks[i].clone();
         let runs = self.head.runs.clone();
-        self.mark_phase(event, settings);
+        if self.mark_phase(event, settings) && settings.recognises_jobs_begun_anew() {
+            self.head.training = None;
+            self.ranks[i].done = [0.0; COUNTERS];
+        }
         let mut count = ProgressCounters::from_event(event);
         let rank = &mut self.ranks[i];
         let liveness = rank.liveness.summary(settings);
@@ -890,7 +903,8 @@ impl WorkloadState {
                 self.insert_edge(event.time);
                 self.forget_missing(event.time);
                 let first = !self.head.runs.is_declared();
-                let again = self.head.runs.start(event.time);
+                let begins_anew = settings.recognises_jobs_begun_anew() && self.begins_anew(event);
+                let again = self.head.runs.start(event.time, begins_anew);
                 if settings.align_to_run && (first || again) {
                     self.set_windows(TumblingWindows { origin: event.time, ..self.head.windows });
                     self.skip_to(event.time);
@@ -903,6 +917,18 @@ impl WorkloadState {
                 false
             }
         }
+    }
+
+    /// Returns whether `started` is that of another job than the one whose steps were counted in the present run: rank 0's, without
+    /// a counter above 0. A job that goes on from a checkpoint has one, in this event or in one of the same time.
+    fn begins_anew(&self, event: &TrainingProgress) -> bool {
+        let counters = [event.samples_total, event.tokens_total, event.steps_total];
+        let of_rank = || self.ranks.iter().filter(|rank| rank.rank == 0);
+        let goes_on = counters.iter().flatten().any(|count| *count > 0.0)
+            || of_rank().any(|rank| rank.counters.iter().any(|memory| memory.counts_from(event.time)));
+        let run = self.head.runs.last_start();
+        let in_run = |rank: &&RankSource| run.is_none_or(|start| start <= rank.liveness.last);
+        event.rank == 0 && !goes_on && of_rank().filter(in_run).any(|rank| rank.done.iter().any(|done| *done > 0.0))
     }
 
     /// Begins and ends spans at slice edges. The end of a source, or of its job, ends its span.
@@ -939,7 +965,85 @@ impl WorkloadState {
         }
     }
 
-    /// Forgets silent devices and ranks, which are not expected back after the job was laid out anew.
+    /// Folds one event of the layout.
+    pub fn fold_layout(&mut self, event: &Workload, declared: Option<ControllerSettings>, settings: &FoldSettings) {
+        let before = self.head.tables.newest().map(LayoutSize::of);
+        let renewed = self.head.tables.put(event, declared);
+        match before.filter(|_| renewed) {
+            Some(before) if settings.expects_silent_sources() => self.forget_beyond(LayoutSize::of(event), before, event.time),
+            Some(_) => self.forget_missing(event.time),
+            None => {}
+        }
+        self.head.origin = self.head.origin.max(event.origin);
+    }
+
+    /// Forgets the silent sources for which a smaller layout has no place. A layout of the same size, as one of another power cap,
+    /// clock or precision, leaves all of them expected.
+    fn forget_beyond(&mut self, now: LayoutSize, before: LayoutSize, time: EventTime) {
+        if self.missing == 0 {
+            return;
+        }
+        if now.has_fewer_gpus(before) {
+            let counts = |gpu: &GpuSource| gpu.meter.is_of_gpu();
+            let places = now.gpus.map_or(0, |gpus| (gpus as usize).saturating_sub(self.count_live_devices(counts)));
+            let silent = self.missing_devices(counts).len();
+            self.forget_missing_devices(silent.saturating_sub(places), time, counts);
+            self.forget_missing_devices(usize::MAX, time, |gpu| !counts(gpu));
+        }
+        if let Some(processes) = now.processes.filter(|_| now.has_fewer_processes(before)) {
+            self.ranks.iter_mut().filter(|rank| rank.rank >= processes).for_each(|rank| rank.liveness.give_up(time));
+        }
+        self.recount();
+    }
+
+    /// Returns the number of devices that a live source reports, among those that `of` picks.
+    fn count_live_devices(&self, of: impl Fn(&GpuSource) -> bool) -> usize {
+        let reports = |gpu: &GpuSource| matches!(gpu.liveness.life, LivenessState::Live | LivenessState::Lagging);
+        let order = self.gpu_order.iter().map(|i| &self.gpus[*i as usize]).filter(|gpu| of(gpu) && reports(gpu));
+        let mut devices: Vec<&str> = order.map(|gpu| &*gpu.device).collect();
+        devices.dedup();
+        devices.len()
+    }
+
+    /// Returns the time of the last event of each device whose sources are all silent, and one of them expected, among those that
+    /// `of` picks; and the first and the last of its sources in the order of the devices.
+    fn missing_devices(&self, of: impl Fn(&GpuSource) -> bool) -> Vec<(EventTime, usize, usize)> {
+        let source = |i: &u32| &self.gpus[*i as usize];
+        let is_silent = |gpu: &GpuSource| matches!(gpu.liveness.life, LivenessState::Idle | LivenessState::Ended);
+        let mut next = 0;
+        let mut silent = Vec::new();
+        for sources in self.gpu_order.chunk_by(|a, b| source(a).device == source(b).device) {
+            let first = next;
+            next += sources.len();
+            let is_expected = sources.iter().map(source).any(|gpu| gpu.liveness.is_missing() && of(gpu));
+            if is_expected && sources.iter().map(source).all(is_silent) {
+                let last = sources.iter().map(|i| source(i).liveness.last).max().unwrap_or_default();
+                silent.push((last, first, next - 1));
+            }
+        }
+        silent
+    }
+
+    /// Forgets so many silent devices, those with the oldest last events first, among those that `of` picks: they are not expected
+    /// back.
+    fn forget_missing_devices(&mut self, most: usize, time: EventTime, of: impl Fn(&GpuSource) -> bool) {
+        if self.missing == 0 || most == 0 {
+            return;
+        }
+        let mut silent = self.missing_devices(of);
+        if most < silent.len() {
+            silent.select_nth_unstable(most);
+            silent.truncate(most);
+        }
+        for (_, first, last) in silent {
+            for i in &self.gpu_order[first..=last] {
+                self.gpus[*i as usize].liveness.give_up(time);
+            }
+        }
+        self.recount();
+    }
+
+    /// Forgets silent devices and ranks, which are not expected back after the job began.
     pub fn forget_missing(&mut self, time: EventTime) {
         if self.missing > 0 {
             self.source_liveness_mut().for_each(|liveness| liveness.give_up(time));

@@ -676,6 +676,13 @@ pub struct RankSource {
 }
 
 impl RankSource {
+    /// Returns whether an event at `time` is its first one of the job that began at `start`. What another rank reports at that
+    /// instant is of the job before.
+    pub fn is_first_after(&self, start: EventTime, time: EventTime) -> bool {
+        let last = self.liveness.last;
+        if self.rank == 0 { last < start && start <= time } else { last <= start && start < time }
+    }
+
     /// Takes the counters of an event that came while the source was so alive; true if one fell.
     pub fn count_progress(
         &mut self,

@@ -156,11 +156,38 @@ fn differ_in_settings_only(before: &Workload, after: &Workload) -> bool {
     processes(&before.layout) == processes(&after.layout) && before.layout != after.layout
 }
 
+/// GPUs and processes that a layout declares.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LayoutSize {
+    pub gpus: Option<u32>,
+    pub processes: Option<u32>,
+}
+
+impl LayoutSize {
+    pub fn of(workload: &Workload) -> Self {
+        Self { gpus: workload.gpus, processes: workload.layout.world_size.or(workload.layout.replicas) }
+    }
+
+    /// Returns whether it has fewer processes than `before`.
+    pub fn has_fewer_processes(self, before: Self) -> bool {
+        self.processes.zip(before.processes).is_some_and(|(now, before)| now < before)
+    }
+
+    /// Returns whether it has fewer GPUs than `before`; if either does not declare them, whether it has fewer processes.
+    pub fn has_fewer_gpus(self, before: Self) -> bool {
+        let declared = self.gpus.zip(before.gpus);
+        declared.map_or_else(|| self.has_fewer_processes(before), |(now, before)| now < before)
+    }
+}
+
 /// One run of a job; open ends are not known (yet).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct JobRun {
     pub start: Option<EventTime>,
     pub end: Option<EventTime>,
+    /// Another job began with it: the counters of the run before it are of other work.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_of_another_job: bool,
 }
 
 /// The runs that a job declared, in order.
@@ -178,27 +205,42 @@ impl JobRuns {
         self.0.len()
     }
 
-    /// Notes that the job started; returns true if a new job begins after a finished one.
-    pub fn start(&mut self, time: EventTime) -> bool {
-        match self.0.last_mut() {
-            // A rank that reports its start later, or a restart within the run.
-            Some(run) if run.end.is_none_or(|end| time < end) => {
+    /// Notes that the job started; returns true if another job begins: after a finished one, or if `begins_anew`.
+    pub fn start(&mut self, time: EventTime, begins_anew: bool) -> bool {
+        if let Some(run) = self.0.last_mut().filter(|run| run.end.is_none_or(|end| time < end)) {
+            if !begins_anew || run.end.is_some() || run.start.is_some_and(|start| time <= start) {
+                // A rank that reports its start later, or a restart within the run.
                 run.start = run.start.map(|start| start.min(time));
-                false
+                return false;
             }
-            last => {
-                let again = last.is_some();
-                self.0.push(JobRun { start: Some(time), end: None });
-                again
-            }
+            // The job before it was killed.
+            run.end = Some(time);
         }
+        let is_of_another_job = begins_anew || !self.0.is_empty();
+        self.0.push(JobRun { start: Some(time), end: None, is_of_another_job });
+        is_of_another_job
     }
 
     pub fn finish(&mut self, time: EventTime) {
         match self.0.last_mut() {
             Some(run) => run.end = Some(run.end.map_or(time, |end| end.max(time))),
-            None => self.0.push(JobRun { start: None, end: Some(time) }),
+            None => self.0.push(JobRun { start: None, end: Some(time), is_of_another_job: false }),
         }
+    }
+
+    /// Returns whether the newest run has ended.
+    pub fn is_finished(&self) -> bool {
+        self.0.last().is_some_and(|run| run.end.is_some())
+    }
+
+    /// Returns when the present run began; `None` if it is not declared.
+    pub fn last_start(&self) -> Option<EventTime> {
+        self.0.last()?.start
+    }
+
+    /// Returns when the present job began, if it is not the first one.
+    pub fn other_job_start(&self) -> Option<EventTime> {
+        self.0.last().filter(|run| run.is_of_another_job)?.start
     }
 
     /// Returns whether a slice lies in a run; runs begin and end at slice edges.
@@ -238,14 +280,14 @@ mod tests {
     #[test]
     fn runs_of_ranks_that_disagree_and_of_jobs_that_follow_each_other() {
         let mut runs = JobRuns::default();
-        assert!(!runs.start(at(10)));
-        assert!(!runs.start(at(9)), "another rank started earlier");
-        assert!(!runs.start(at(50)), "a restart within the run");
+        assert!(!runs.start(at(10), false));
+        assert!(!runs.start(at(9), false), "another rank started earlier");
+        assert!(!runs.start(at(50), false), "a restart within the run");
         runs.finish(at(100));
         runs.finish(at(101));
         assert!(runs.contains_slice(at(9), at(101)));
         assert!(!runs.contains_slice(at(8), at(20)) && !runs.contains_slice(at(101), at(102)));
-        assert!(runs.start(at(200)), "a new job");
+        assert!(runs.start(at(200), false), "a new job");
         assert!(runs.contains_slice(at(300), at(400)));
     }
 
@@ -378,18 +420,22 @@ mod tests {
     #[test]
     fn a_job_that_starts_when_the_former_one_ends_is_a_new_one_and_old_runs_are_forgotten() {
         let mut runs = JobRuns::default();
-        runs.start(at(0));
+        runs.start(at(0), false);
         runs.finish(at(10));
-        assert!(!runs.start(at(9)) && runs.0.len() == 1, "before it ended");
-        assert!(runs.start(at(10)) && runs.0.len() == 2);
+        assert!(!runs.start(at(9), false) && runs.0.len() == 1, "before it ended");
+        assert!(runs.start(at(10), false) && runs.0.len() == 2);
         runs.finish(at(20));
-        runs.start(at(30));
+        runs.start(at(30), false);
         runs.prune(at(19));
         assert_eq!(runs.0.len(), 2, "the second one ends in open time");
         runs.prune(at(20));
-        assert_eq!(runs.0, [JobRun { start: Some(at(30)), end: None }]);
+        assert_eq!(runs.0, [JobRun { start: Some(at(30)), end: None, is_of_another_job: true }]);
         runs.finish(at(40));
         runs.prune(at(1_000));
-        assert_eq!(runs.0, [JobRun { start: Some(at(30)), end: Some(at(40)) }], "the last one shows that runs are declared");
+        assert_eq!(
+            runs.0,
+            [JobRun { start: Some(at(30)), end: Some(at(40)), is_of_another_job: true }],
+            "the last one shows that runs are declared"
+        );
     }
 }

@@ -1,4 +1,4 @@
-use eadt_schemas::v1::Workload;
+use eadt_schemas::v1::{Layout, Meter, Workload};
 use eadt_testing::cases;
 use proptest::prelude::*;
 
@@ -247,7 +247,7 @@ fn a_device_is_shared_where_it_has_more_than_one_tenant() {
 }
 
 #[test]
-fn a_device_that_is_new_replaces_those_that_are_silent_and_another_collector_of_a_known_one_does_not() {
+fn a_device_that_is_new_replaces_one_that_is_silent_and_another_collector_of_a_known_one_does_not() {
     for (event, missing) in [(gpu("d", 200), 0), (by("dcgm/node-1", gpu("b", 200)), 1), (gpu("aa", 200), 0)] {
         let mut fold = Fold::default();
         for device in ["a", "b", "c"] {
@@ -260,6 +260,115 @@ fn a_device_that_is_new_replaces_those_that_are_silent_and_another_collector_of_
         let missed = fold.state.gpus[0].liveness.is_missing_at(at(240));
         assert_eq!((fold.state.missing, missed), (missing, missing > 0), "{} of {}", event.device, event.collector);
     }
+}
+
+#[test]
+fn of_several_silent_devices_a_new_one_replaces_the_one_that_is_silent_for_longest() {
+    let mut fold = Fold::default();
+    for (device, second) in [("a", 3), ("b", 1), ("c", 2)] {
+        fold.gpu(0, &gpu(device, second));
+    }
+    fold.gpu(0, &by("dcgm/node-1", gpu("b", 5))).gpu(100, &gpu("d", 100)).age(150);
+    assert_eq!(fold.state.missing, 4, "one of them by two collectors");
+    let mut missing = |device: &str, second: i64, meter: Meter| {
+        fold.gpu(second, &GpuTelemetry { meter, ..gpu(device, second) });
+        let expected = fold.state.gpus.iter().filter(|gpu| gpu.liveness.is_missing());
+        let mut names: Vec<String> = expected.map(|gpu| gpu.device.to_string()).collect();
+        names.sort();
+        names.join(" ")
+    };
+    assert_eq!(missing("wall", 200, Meter::Wall), "a b b c", "a meter of another kind replaces no GPU");
+    assert_eq!(missing("e", 201, Meter::Gpu), "a b b");
+    assert_eq!(missing("f", 202, Meter::Gpu), "b b");
+    assert_eq!(missing("g", 203, Meter::Gpu), "");
+}
+
+/// Returns the silent devices and ranks that are expected after a change of the layout: of four each, GPU d and rank 3 report.
+fn missing_after(before: (Option<u32>, Option<u32>), after: (Option<u32>, Option<u32>)) -> String {
+    let mut fold = Fold::default();
+    for (number, device) in (0..).zip(["a", "b", "c", "d"]) {
+        fold.gpu(0, &gpu(device, i64::from(number))).rank(0, &rank(number, 0));
+    }
+    fold.gpu(100, &gpu("d", 100)).rank(100, &rank(3, 100)).age(150);
+    for (generation, (gpus, replicas)) in [(1, before), (2, after)] {
+        let layout = Layout { replicas, power_limit_watts: Some(300.0 - generation as f64), ..Layout::default() };
+        fold.state.fold_layout(
+            &Workload { time: at(150), generation, gpus, layout, ..Workload::default() },
+            None,
+            &fold.settings,
+        );
+    }
+    let gpus = fold.state.gpus.iter().filter(|gpu| gpu.liveness.is_missing()).map(|gpu| gpu.device.to_string());
+    let ranks = fold.state.ranks.iter().filter(|rank| rank.liveness.is_missing()).map(|rank| rank.rank.to_string());
+    gpus.chain(ranks).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_layout_forgets_the_silent_sources_that_it_has_no_place_for() {
+    let all = "a b c 0 1 2";
+    for (before, after, missing, what) in [
+        ((Some(4), Some(4)), (Some(4), Some(4)), all, "another cap"),
+        ((Some(4), None), (Some(4), Some(4)), all, "replicas were not known before"),
+        ((Some(4), Some(4)), (Some(4), Some(2)), "a b c 0 1", "half of the replicas on the same GPUs"),
+        ((Some(4), Some(4)), (Some(8), Some(8)), all, "more of both"),
+        ((Some(4), Some(4)), (Some(3), Some(4)), "b c 0 1 2", "three GPUs: d and two silent ones"),
+        ((Some(4), Some(4)), (Some(1), Some(1)), "0", "d alone"),
+        ((None, Some(4)), (None, Some(2)), "0 1", "half of the replicas, and GPUs are not known"),
+        ((None, Some(4)), (Some(4), Some(4)), all, "GPUs were not known before"),
+        ((None, None), (None, None), all, "nothing is known"),
+    ] {
+        assert_eq!(missing_after(before, after), missing, "{what}");
+    }
+}
+
+/// Returns whether this `started` begins another job after rank 0 counted 500 samples.
+fn begins_another_job(rules: u32, event: &TrainingProgress) -> bool {
+    let mut fold = Fold::new(FoldSettings { window_rules: rules, max_future: None, ..FoldSettings::default() });
+    let precise = TrainingProgress { layers: Some(6), ..rank(0, 50) };
+    fold.rank(0, &TrainingProgress { phase: JobLifecycle::Started, samples_total: Some(0.0), ..rank(0, 0) });
+    fold.rank(50, &precise).rank(50, &rank(1, 50));
+    let runs = fold.state.head.runs.count();
+    fold.rank(60, event);
+    assert_eq!(fold.state.head.training.is_none(), fold.state.head.runs.count() > runs, "what it reported is forgotten");
+    fold.state.head.runs.count() > runs
+}
+
+#[test]
+fn a_start_of_rank_0_without_a_counter_above_zero_begins_another_job() {
+    let start = |number: u32, samples: Option<f64>| TrainingProgress {
+        phase: JobLifecycle::Started,
+        samples_total: samples,
+        ..rank(number, 60)
+    };
+    for (event, begins, what) in [
+        (start(0, Some(0.0)), true, "it begins at 0"),
+        (start(0, None), true, "no counter"),
+        (TrainingProgress { steps_total: Some(0.0), ..start(0, None) }, true, "another counter at 0"),
+        (start(0, Some(480.0)), false, "it goes on from a checkpoint"),
+        (TrainingProgress { steps_total: Some(7.0), ..start(0, Some(0.0)) }, false, "one of its counters is above 0"),
+        (start(1, Some(0.0)), false, "another rank"),
+        (TrainingProgress { collector: "http/node-2".to_owned(), ..start(0, Some(0.0)) }, true, "by another collector"),
+        (rank(0, 60), false, "progress"),
+    ] {
+        assert_eq!((begins_another_job(7, &event), begins_another_job(6, &event)), (begins, false), "{what}");
+    }
+}
+
+#[test]
+fn a_job_that_starts_twice_without_a_step_or_at_one_instant_is_one_job() {
+    let start = |second: i64, samples: Option<f64>| TrainingProgress {
+        phase: JobLifecycle::Started,
+        samples_total: samples,
+        ..rank(0, second)
+    };
+    let mut fold = Fold::default();
+    fold.rank(0, &start(0, Some(0.0))).rank(5, &start(5, Some(0.0))).rank(10, &start(10, None));
+    assert_eq!(fold.state.head.runs.count(), 1, "no step was counted");
+    fold.rank(20, &rank(0, 20)).rank(20, &start(20, None));
+    assert_eq!(fold.state.head.runs.count(), 1, "an event of the same time has a counter above 0");
+    fold.rank(30, &start(30, Some(0.0))).rank(30, &start(30, Some(0.0)));
+    fold.rank(31, &TrainingProgress { collector: "http/node-2".to_owned(), ..start(31, Some(0.0)) });
+    assert_eq!(fold.state.head.runs.count(), 2, "by two collectors");
 }
 
 #[test]
@@ -523,7 +632,9 @@ enum Happens {
     Age {
         clock: i64,
     },
-    Layout,
+    Layout {
+        gpus: u32,
+    },
 }
 
 fn happens() -> impl Strategy<Value = Happens> {
@@ -539,7 +650,7 @@ fn happens() -> impl Strategy<Value = Happens> {
             |(of, after, clock, last, blank, phase, span)| Happens::Event { of, after, clock, last, blank, phase, span }
         ),
         2 => clock().prop_map(|clock| Happens::Age { clock }),
-        1 => Just(Happens::Layout),
+        1 => (0..3_u32).prop_map(|gpus| Happens::Layout { gpus }),
     ]
 }
 
@@ -551,7 +662,7 @@ proptest! {
     #[test]
     fn what_is_counted_as_it_comes_is_what_counting_anew_finds(steps in prop::collection::vec(happens(), 1..60)) {
         let mut fold = Fold::default();
-        let (mut newest, mut clock) = (0, 0);
+        let (mut newest, mut clock, mut generation) = (0, 0, 0);
         for step in steps {
             match step {
                 Happens::Sample { of, after, clock: later, last, blank } => {
@@ -573,7 +684,12 @@ proptest! {
                     clock += later;
                     fold.age(clock);
                 }
-                Happens::Layout => fold.state.forget_missing(at(newest)),
+                Happens::Layout { gpus } => {
+                    generation += 1;
+                    let layout = Layout { replicas: Some(gpus), ..Layout::default() };
+                    let event = Workload { time: at(newest), generation, gpus: Some(gpus), layout, ..Workload::default() };
+                    fold.state.fold_layout(&event, None, &fold.settings);
+                }
             }
             fold.close(clock);
             let state = &fold.state;

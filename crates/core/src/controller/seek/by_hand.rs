@@ -82,6 +82,7 @@ impl SeekFixture {
             context: &context,
             now: *now,
             gpus: 3,
+            hot: false,
             learned,
         })
     }
@@ -137,7 +138,14 @@ fn savings_are_reckoned_against_the_starting_layouts_energy_or_what_others_took_
 
 /// Returns a turn of the knob and a change of the layout, both not judged yet.
 fn changing() -> (SeekState, ControllerState, SeekChange) {
-    let change = |id: &str, to: Layout| SeekChange { id: id.into(), from: layout(6, 50, 3), to, generation: 2, hold_out: false };
+    let change = |id: &str, to: Layout| SeekChange {
+        id: id.into(),
+        from: layout(6, 50, 3),
+        to,
+        generation: 2,
+        hold_out: false,
+        revert: false,
+    };
     let trial = change("moved", layout(9, 30, 3));
     let turn = change("turned", Layout { power_limit_watts: Some(300.0), ..layout(6, 50, 3) });
     let seek = SeekState { trial: Some(trial.clone()), turn: Some(turn), ..SeekState::default() };

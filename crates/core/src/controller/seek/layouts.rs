@@ -5,8 +5,11 @@
 //! way back if it was never tried. Measured figures count as measured. A layout that was never tried in this phase is expected to
 //! do what it did in others, against the best known one. If nothing is known, it is given a chance that shrinks with every other
 //! layout that was tried.
+//!
+//! A layout that was never tried is gone to only from the best one that was measured in this phase, so its way back leads to the
+//! best one. One restart is kept for that way back, and for the one to the starting layout.
 
-use super::curve::{BestSetting, LayoutKey};
+use super::curve::{BestSetting, LayoutKey, MeasuredSetting};
 use super::hourly_throughput::HOUR_SECONDS;
 use super::phase::JobPhase;
 use super::{SeekPlanner, SeekStep};
@@ -32,6 +35,8 @@ const FEWER_THREADS: f64 = 0.95;
 const SEE_SECONDS_MIN: f64 = 900.0;
 /// Part by which an hour may lie below the floor of its settings.
 const HOUR_SLACK: f64 = 0.01;
+/// Part by which the throughput of an hour differs from its mean by chance.
+const HOUR_NOISE: f64 = 0.005;
 /// Factor by which a layout is assumed to be ahead of the starting one if no phase shows it.
 const AHEAD: f64 = 1.1;
 
@@ -58,6 +63,41 @@ struct LayoutCandidate {
     worth: f64,
 }
 
+impl LayoutCandidate {
+    /// Returns the one of two to go to. What was measured to be better here is gone to before anything is tried.
+    fn better(self, other: Self) -> Self {
+        let known = |candidate: &Self| candidate.measured && candidate.gain > 0.0;
+        let ahead = known(&other).cmp(&known(&self)).then(other.worth.total_cmp(&self.worth));
+        if ahead.is_gt() { other } else { self }
+    }
+
+    /// Returns why it is gone to from a layout of this score.
+    fn describe(&self, score: f64) -> String {
+        let (layout, percent) = (describe_layout(self.to), 100.0 * self.gain.min(1.0));
+        if self.compares {
+            format!("the layout with {layout} was never measured in this phase: a measurement may save {percent:.1} %")
+        } else if score.is_infinite() {
+            let verb = if self.measured { "is not" } else { "may not be" };
+            format!("this layout is too slow in this phase, {layout} {verb}")
+        } else if self.measured && self.gain > 0.0 {
+            format!("{layout} is better by {percent:.1} %")
+        } else if self.measured || self.gain <= 0.0 {
+            format!("{layout} is better over all phases, though not in this one")
+        } else {
+            format!("{layout} is expected to save {percent:.1} %, which is worth a restart")
+        }
+    }
+}
+
+/// Samples of the last hour beyond its floor.
+#[derive(Debug, Clone, Copy)]
+struct RestartReserve {
+    /// What a restart takes.
+    needed: f64,
+    /// The most that the present layout can have.
+    reachable: f64,
+}
+
 impl SeekPlanner<'_> {
     /// Returns the layout to go to, if one is worth it. `settled`: the present one is at its best.
     pub(super) fn other_layout(&self, phase: &JobPhase, floor: f64, here: &BestSetting, settled: bool) -> Option<SeekStep> {
@@ -77,10 +117,6 @@ impl SeekPlanner<'_> {
             _ => f64::INFINITY,
         };
 
-        let used = self.state.restarts.len() as u32;
-        let most = self.restarts_allowed();
-        let came_from = self.seek.trial.as_ref().map(|trial| super::layout_key(&trial.from));
-
         let mut spots: Vec<LayoutKey> = knobs::alternative_knobs(from, gpus, self.workload, settings)
             .into_iter()
             .map(|knobs| LayoutKey { replicas: knobs.replicas, threads: knobs.threads })
@@ -91,50 +127,36 @@ impl SeekPlanner<'_> {
                 spots.push(known);
             }
         }
-        let mut best: Option<LayoutCandidate> = None;
-        for to in spots {
-            let affordable = used + if came_from == Some(to) { 1 } else { 2 } <= most;
-            if to == layout_key
-                || !affordable
-                || !self.fast_enough_elsewhere(to)
-                || self.seek.barred.iter().any(|barred| barred.layout_key == to)
-            {
-                continue;
-            }
-            let back = self.seek.base.filter(|base| base.layout_key == to && settled);
-            let candidate = self.candidate(to, phase, floor, score, settled);
-            let comparison = back.and_then(|base| self.comparison(base.layout_key, phase, floor, here_score));
-            let better = |a: LayoutCandidate, b: LayoutCandidate| if b.worth > a.worth { b } else { a };
-            let Some(candidate) = candidate.into_iter().chain(comparison).reduce(better) else { continue };
-            if best.as_ref().is_none_or(|best| candidate.worth > best.worth) {
-                best = Some(candidate);
-            }
-        }
-        let best = best.filter(|best| best.worth > 0.0)?;
-        let why = if best.compares {
-            format!(
-                "the layout with {} was never measured in this phase: a measurement may save {:.1} %",
-                describe_layout(best.to),
-                100.0 * best.gain
-            )
-        } else if score.is_infinite() {
-            format!(
-                "this layout is too slow in this phase, {} {}",
-                describe_layout(best.to),
-                if best.measured { "is not" } else { "may not be" }
-            )
-        } else if best.measured && best.gain > 0.0 {
-            format!("{} is better by {:.1} %", describe_layout(best.to), 100.0 * best.gain.min(1.0))
-        } else if best.measured || best.gain <= 0.0 {
-            format!("{} is better over all phases, though not in this one", describe_layout(best.to))
-        } else {
-            format!(
-                "{} is expected to save {:.1} %, which is worth a restart",
-                describe_layout(best.to),
-                100.0 * best.gain.min(1.0)
-            )
-        };
-        Some(SeekStep::Move { to: best.to, setting: best.setting, why })
+        spots.retain(|to| *to != layout_key && self.may_restart_into(*to, phase, here.feasible));
+        let back = self.seek.base.filter(|base| settled && spots.contains(&base.layout_key));
+        let comparison = back.and_then(|base| self.comparison(base.layout_key, phase, floor, here_score));
+        let candidates = spots.into_iter().filter_map(|to| self.candidate(to, phase, floor, score, settled)).chain(comparison);
+        let best = candidates.filter(|candidate| candidate.worth > 0.0).reduce(LayoutCandidate::better)?;
+        Some(SeekStep::Move { to: best.to, setting: best.setting, why: best.describe(score) })
+    }
+
+    /// Returns whether a restart into a layout is allowed now: by the restarts of a day, by the floor, and by the last hour.
+    /// `feasible`: the present layout is fast enough.
+    fn may_restart_into(&self, to: LayoutKey, phase: &JobPhase, feasible: bool) -> bool {
+        let restores = self.restores(to);
+        let restarts = self.state.restarts.len() as u32 + if restores { 1 } else { 2 };
+        // An hour of the present layout must be able to have the time for it. Otherwise it would wait for ever.
+        let affordable =
+            restores || !feasible || self.restart_reserve(phase).is_none_or(|reserve| reserve.needed <= reserve.reachable);
+        restarts <= self.restarts_allowed()
+            && affordable
+            && self.fast_enough_elsewhere(to)
+            && !self.seek.barred.iter().any(|barred| barred.layout_key == to)
+    }
+
+    /// Returns whether a layout is the one before the present trial.
+    fn reverts_trial(&self, to: LayoutKey) -> bool {
+        self.seek.trial.as_ref().is_some_and(|trial| !trial.revert && super::layout_key(&trial.from) == to)
+    }
+
+    /// Returns whether a restart into a layout is a way back: to the starting one, or to the one before the present trial.
+    fn restores(&self, to: LayoutKey) -> bool {
+        self.reverts_trial(to) || self.seek.base.is_some_and(|base| base.layout_key == to)
     }
 
     /// Restarts within 24 h.
@@ -168,7 +190,7 @@ impl SeekPlanner<'_> {
     }
 
     /// Goes to the starting layout if it was never measured in this phase: its throughput is needed for the floor.
-    pub(super) fn visit_starting_layout(&self, base: super::StartingLayout) -> Option<SeekStep> {
+    pub(super) fn visit_starting_layout(&self, phase: &JobPhase, base: super::StartingLayout) -> Option<SeekStep> {
         let layout_key = self.operating_point.layout_key;
         let short = |seconds: Option<f64>| seconds.is_some_and(|seconds| seconds < SEE_SECONDS_MIN);
         let used = self.state.restarts.len() as u32;
@@ -184,17 +206,18 @@ impl SeekPlanner<'_> {
         let step = SeekStep::Move { to: base.layout_key, setting: self.knob.top, why };
         let fewer = layout_key.replicas < base.layout_key.replicas
             || layout_key.replicas * layout_key.threads < base.layout_key.replicas * base.layout_key.threads;
-        Some(self.when_affordable(step, !fewer))
+        Some(self.when_affordable(step, phase, !fewer))
     }
 
     /// Leaves a trial at once if its throughput is below the floor.
     pub(super) fn leave_slow_trial(&self, phase: &JobPhase, base: super::StartingLayout) -> Option<SeekStep> {
         let settings = self.context.settings;
-        let trial = self.seek.trial.as_ref().filter(|trial| super::layout_key(&trial.to) == self.operating_point.layout_key)?;
         // The way back is no trial: there is nowhere else to go.
+        let here = self.operating_point.layout_key;
+        let trial = self.seek.trial.as_ref().filter(|trial| !trial.revert && super::layout_key(&trial.to) == here)?;
         let from = super::layout_key(&trial.from);
         let used = self.state.restarts.len() as u32;
-        if self.operating_point.layout_key == base.layout_key
+        if here == base.layout_key
             || used >= self.restarts_allowed()
             || self.seek.barred.iter().any(|barred| barred.layout_key == from)
         {
@@ -207,14 +230,19 @@ impl SeekPlanner<'_> {
             return None;
         }
         let part = 100.0 * rate / reference;
-        if self.operating_point.setting < self.knob.top && rate * NEAR_FLOOR >= floor {
-            return Some(self.turn(self.knob.top, format!("{part:.0} % of the throughput is too low: the limit is raised")));
+        // A layout that was fast enough at another setting has only been turned down too far.
+        let enough =
+            |p: &MeasuredSetting| p.layout_key == here && p.windows >= settings.seek_windows && p.samples_per_second >= floor;
+        let before = phase.points.iter().any(enough).then(|| phase.curve(here, self.knob)).flatten();
+        let raised = match before.map(|curve| curve.best_measured(floor, settings.objective)) {
+            Some(best) => Some(if best.feasible { best.setting } else { self.knob.top }),
+            None => (rate * NEAR_FLOOR >= floor).then_some(self.knob.top),
+        };
+        if let Some(to) = raised.filter(|to| *to > self.operating_point.setting && self.may_raise()) {
+            return Some(self.turn(to, format!("{part:.0} % of the throughput is too low: the limit is raised")));
         }
         let (to, setting) = (from, self.knob.setting_of(&trial.from));
-        let why = format!(
-            "{} has only {part:.0} % of the throughput: it is reverted at once",
-            describe_layout(self.operating_point.layout_key)
-        );
+        let why = format!("{} has only {part:.0} % of the throughput: it is reverted at once", describe_layout(here));
         Some(SeekStep::Move { to, setting, why })
     }
 
@@ -227,30 +255,57 @@ impl SeekPlanner<'_> {
         self.now.seconds_since(self.seek.began) < HOUR_SECONDS
     }
 
-    /// Returns a restart now, if the throughput of the last hour allows it. Otherwise nothing is held back until it does.
-    /// `feasible`: the present layout is fast enough, so that there is time.
-    pub(super) fn when_affordable(&self, step: SeekStep, feasible: bool) -> SeekStep {
+    /// Returns whether the knob can be turned up.
+    fn may_raise(&self) -> bool {
+        self.operating_point.setting < self.knob.top && self.seek.knob_barred.is_none() && !self.hot
+    }
+
+    /// Returns the throughput of the present layout with nothing held back, or at the present setting if that cannot be turned
+    /// up. `None` if it was not measured.
+    fn reachable_rate(&self, phase: &JobPhase) -> Option<f64> {
+        if self.may_raise() {
+            return phase.free_rate(self.operating_point.layout_key, self.knob, 1);
+        }
+        phase.measured_setting(self.operating_point).map(|point| point.samples_per_second)
+    }
+
+    /// Returns what a restart takes of an hour, and what an hour of the present layout can have; `None` if nothing is owed.
+    fn restart_reserve(&self, phase: &JobPhase) -> Option<RestartReserve> {
         let settings = self.context.settings;
-        let Some(due_rate) = self.seek.hour.due_rate.filter(|_| feasible && !self.in_first_hour()) else { return step };
+        let due_rate = self.seek.hour.due_rate.filter(|_| !self.in_first_hour())?;
         let seconds = self.state.rollout_seconds.unwrap_or(settings.restart_seconds) + settings.redone_seconds;
-        if self.seek.hour.spare_samples(self.hour_part()) >= due_rate * seconds {
+        let spare = |rate: f64| (rate - self.hour_part() * due_rate) * HOUR_SECONDS;
+        Some(RestartReserve { needed: due_rate * seconds, reachable: self.reachable_rate(phase).map_or(f64::INFINITY, spare) })
+    }
+
+    /// Returns a restart now, if the last hour has the throughput for it in reserve, or as much as this layout can have.
+    /// Otherwise nothing is held back until it has. `feasible`: the present layout is fast enough, so that there is time.
+    pub(super) fn when_affordable(&self, step: SeekStep, phase: &JobPhase, feasible: bool) -> SeekStep {
+        let Some(due_rate) = self.seek.hour.due_rate else { return step };
+        let Some(reserve) = self.restart_reserve(phase).filter(|_| feasible) else { return step };
+        let noise = HOUR_NOISE * due_rate * HOUR_SECONDS;
+        if self.seek.hour.spare_samples(self.hour_part()) >= reserve.needed.min(reserve.reachable - noise) {
             return step;
         }
         let SeekStep::Move { to, why, .. } = step else { return step };
         let why = format!("a restart waits until the throughput of the last hour allows it: {why}");
-        if self.operating_point.setting < self.knob.top && to != self.operating_point.layout_key {
+        if self.may_raise() {
             self.turn(self.knob.top, why)
+        } else if self.restores(to) {
+            // The trial is judged when it is left.
+            SeekStep::Measure(why)
         } else {
             SeekStep::Stay(why)
         }
     }
 
-    /// Holds nothing back if the last hour is behind its floor.
-    pub(super) fn make_up(&self) -> Option<SeekStep> {
+    /// Holds nothing back if the last hour is behind its floor, unless this layout cannot do more.
+    pub(super) fn make_up(&self, phase: &JobPhase) -> Option<SeekStep> {
         let ratio = self.seek.hour.ratio().filter(|_| !self.in_first_hour())?;
         let free = self.operating_point.setting >= self.knob.top;
         let floor = 1.0 - self.context.settings.max_slowdown_ratio;
-        if ratio >= floor + if free { HOUR_SLACK } else { -0.5 * HOUR_SLACK } {
+        let reachable = self.reachable_rate(phase).zip(self.seek.hour.due_rate).map_or(f64::INFINITY, |(rate, due)| rate / due);
+        if ratio >= (floor + if free { HOUR_SLACK } else { -0.5 * HOUR_SLACK }).min(reachable - HOUR_NOISE) {
             return None;
         }
         let why = format!("compensates for the cost of restarts: {:.1} % of the throughput in the last hour", 100.0 * ratio);
@@ -286,7 +341,9 @@ impl SeekPlanner<'_> {
         let saved = gain.min(1.0) * dwell + mean * (total - dwell);
         let restart = self.state.rollout_seconds.unwrap_or(settings.restart_seconds) + settings.redone_seconds;
         let cost = if known.is_some() { restart } else { 2.0 * restart };
-        let enough = gain.max(saved / total.max(1.0)) >= settings.layout_gain_ratio;
+        // A trial that does not help is left for whatever is worth the restart.
+        let least = if known.is_some() && self.reverts_trial(to) { 0.0 } else { settings.layout_gain_ratio };
+        let enough = gain.max(saved / total.max(1.0)) >= least;
         (enough && saved.is_finite()).then_some(LayoutCandidate {
             to,
             setting,
@@ -374,8 +431,11 @@ impl SeekPlanner<'_> {
         let mut spots: Vec<LayoutKey> = phase.points.iter().map(|point| point.layout_key).collect();
         spots.sort_by_key(|layout_key| (layout_key.replicas, layout_key.threads));
         spots.dedup();
-        let measured =
-            spots.iter().filter_map(|layout_key| Some((*layout_key, self.measured_score(phase, *layout_key, Some(floor))?)));
+        let barred = |layout_key: &LayoutKey| self.seek.barred.iter().any(|barred| barred.layout_key == *layout_key);
+        let measured = spots
+            .iter()
+            .filter(|layout_key| !barred(layout_key))
+            .filter_map(|layout_key| Some((*layout_key, self.measured_score(phase, *layout_key, Some(floor))?)));
         let (anchor, known) = measured.min_by(|(_, a), (_, b)| a.score.total_cmp(&b.score))?;
         let tried = spots.len().saturating_sub(1) as i32;
         let chance = (1.0 - self.context.settings.expected_saving_ratio * 0.5_f64.powi(tried)).ln();
@@ -632,14 +692,14 @@ mod tests {
 
     #[test]
     fn the_layout_of_the_greatest_worth_is_gone_to_and_the_reason_is_given() {
-        let (to, setting, why) = other_layout(&desk(10_000.0, &[BOTH]), true, true).unwrap();
+        let (to, setting, why) = other_layout(&desk(10_000.0, &[FREE_HERE]), true, true).unwrap();
         assert_eq!((to, setting), (THIRD, FREE));
-        assert!(
-            why.starts_with("9 replicas at 30 % is expected to save 18.") && why.ends_with(" %, which is worth a restart"),
-            "{why}"
-        );
-        let (to, _, why) = other_layout(&desk(5_000.0, &[BOTH]), true, true).unwrap();
-        assert_eq!((to, why.as_str()), (OTHER, "6 replicas at 100 % is better by 16.7 %"));
+        assert_eq!(why, "9 replicas at 30 % is expected to save 5.0 %, which is worth a restart");
+        // What was measured to be better comes before what may be better still.
+        for remaining in [5_000.0, 10_000.0, 1e6] {
+            let (to, _, why) = other_layout(&desk(remaining, &[BOTH]), true, true).unwrap();
+            assert_eq!((to, why.as_str()), (OTHER, "6 replicas at 100 % is better by 16.7 %"));
+        }
         // Nothing is worth the restarts in half an hour.
         assert_eq!(other_layout(&desk(1_000.0, &[BOTH]), true, true), None);
         // While this one is explored, it may still become better by a twentieth.
@@ -665,11 +725,11 @@ mod tests {
 
     #[test]
     fn a_layout_that_was_not_tried_here_may_be_gone_to_for_what_it_saves_elsewhere() {
-        // Elsewhere it takes three times the energy of the best layout here, which is tabu, and a quarter of this layout's.
-        let here = [(HERE, FREE, 1_200.0, 100.0, 8), (OTHER, FREE, 1_200.0, 200.0, 8)];
-        let elsewhere = [(HERE, FREE, 1_200.0, 100.0, 8), (OTHER, FREE, 1_200.0, 1_200.0, 8), (THIRD, FREE, 1_200.0, 400.0, 8)];
-        let mut desk = desk(100_000.0, &[&here, &elsewhere]);
-        lasted(&mut desk, &[1_000.0, 3_000.0]);
+        // It takes 5 % more than this one where as much is drawn, and a quarter of its energy in the phase that lasts.
+        let alike = [(HERE, FREE, 1_200.0, 100.0, 8), (THIRD, FREE, 1_200.0, 95.0, 8)];
+        let elsewhere = [(HERE, FREE, 12_000.0, 100.0, 8), (THIRD, FREE, 12_000.0, 400.0, 8)];
+        let mut desk = desk(100_000.0, &[FREE_HERE, &alike, &elsewhere]);
+        lasted(&mut desk, &[1_000.0, 1_000.0, 10_000.0]);
         desk.seek.barred =
             [OTHER, LayoutKey { replicas: 3, threads: 100 }, LayoutKey { replicas: 12, threads: 25 }].map(bar).to_vec();
         let (to, _, why) = other_layout(&desk, true, true).unwrap();
@@ -713,6 +773,88 @@ mod tests {
         assert_eq!(other_layout(&none, true, true), None);
     }
 
+    /// At a layout of this throughput without a limit, after an hour of it.
+    fn after_an_hour(rate: f64) -> SeekFixture {
+        let others = [BOTH[0], (OTHER, FREE, 1_500.0, rate, 8), (THIRD, FREE, 1_100.0, 100.0, 8)];
+        let mut desk = desk(100_000.0, &[&others]).at(OTHER);
+        let (end, due) = (desk.bench.now, 100.0);
+        desk.seek.hour.due_rate = Some(due);
+        for minute in (0..60).rev() {
+            let start = end.plus_seconds(-60.0 * f64::from(minute + 1));
+            desk.seek.hour.add(start, start.plus_seconds(60.0), 60.0 * rate, 60.0 * due);
+        }
+        desk
+    }
+
+    #[test]
+    fn a_restart_waits_for_no_more_than_an_hour_of_this_layout_can_have() {
+        // 180 s of work are needed, and 0.92 of an hour are owed.
+        let leaves = |desk: &SeekFixture, to: LayoutKey| {
+            desk.view(|view| {
+                let phase = view.seek.phases.present().unwrap();
+                let step = SeekStep::Move { to, setting: FREE, why: "it is better".into() };
+                (view.may_restart_into(to, phase, true), view.when_affordable(step, phase, true))
+            })
+        };
+        let goes = |rate: f64, to: LayoutKey| {
+            let (may, step) = leaves(&after_an_hour(rate), to);
+            may && matches!(step, SeekStep::Move { .. })
+        };
+        assert!(goes(98.0, HERE) && goes(98.0, THIRD));
+        // At 95 % no hour has it: only the way back is gone.
+        assert!(goes(95.0, HERE) && !goes(95.0, THIRD) && goes(92.5, HERE));
+        // Restarts of five minutes fit into no hour of any layout.
+        let mut slow = after_an_hour(100.0);
+        slow.bench.settings.restart_seconds = 300.0;
+        assert!(!leaves(&slow, THIRD).0 && leaves(&slow, HERE).0);
+        // A way back waits while the hour is worse than this layout, and its trial is not judged until it is left.
+        let mut behind = after_an_hour(95.0);
+        let (now, due) = (behind.bench.now, 6_000.0);
+        behind.seek.hour.add(now.plus_seconds(-180.0), now, 0.0, 3.0 * due);
+        let (_, step) = leaves(&behind, HERE);
+        assert!(matches!(&step, SeekStep::Measure(why) if why.starts_with("a restart waits until")), "{step:?}");
+        behind.operating_point.setting = 380.0;
+        assert!(matches!(leaves(&behind, HERE).1, SeekStep::Turn { to, .. } if to == FREE));
+        // A hot GPU is not turned up.
+        let hot = behind.view(|view| {
+            view.hot = true;
+            view.may_raise()
+        });
+        assert!(!hot);
+    }
+
+    #[test]
+    fn a_slow_layout_does_not_make_up_for_what_it_can_never_do() {
+        let makes_up = |desk: &SeekFixture| desk.view(|view| view.make_up(view.seek.phases.present().unwrap()).is_some());
+        assert!(!makes_up(&after_an_hour(95.0)) && !makes_up(&after_an_hour(93.0)));
+        let mut faster = after_an_hour(93.0);
+        faster.seek.phases = phases(0, &[&[BOTH[0], (OTHER, FREE, 1_500.0, 96.0, 8)]]);
+        assert!(makes_up(&faster));
+    }
+
+    #[test]
+    fn a_trial_that_was_turned_down_too_far_is_turned_up_and_not_reverted() {
+        let leaves = |windows: u32, rate: f64| {
+            let points = [BOTH[0], (OTHER, 339.0, 1_000.0, 97.0, windows), (OTHER, 254.0, 760.0, rate, 1)];
+            let mut desk = desk(100_000.0, &[&points]).at(OTHER);
+            desk.operating_point.setting = 254.0;
+            desk.seek.trial = Some(SeekChange {
+                id: "t".into(),
+                from: layout(6, 50, 3),
+                to: layout(6, 100, 3),
+                generation: 1,
+                hold_out: false,
+                revert: false,
+            });
+            desk.view(|view| view.leave_slow_trial(view.seek.phases.present().unwrap(), view.seek.base.unwrap()))
+        };
+        let step = leaves(3, 75.0).unwrap();
+        let SeekStep::Turn { to, why } = &step else { panic!("{step:?}") };
+        assert!((300.0..=339.0).contains(to) && why == "75 % of the throughput is too low: the limit is raised", "{step:?}");
+        assert!(matches!(leaves(2, 75.0), Some(SeekStep::Move { to: HERE, .. })), "it was never fast enough");
+        assert_eq!(leaves(3, 93.0), None);
+    }
+
     fn bar(spot: LayoutKey) -> TabuLayout {
         TabuLayout { layout_key: spot, until: EventTime::from_seconds(0.0), why: String::new() }
     }
@@ -734,12 +876,35 @@ mod tests {
         assert_eq!(goes(&restarts(0, Some(8), 1)), None);
         // The rollback goes to the kept layout.
         let mut back = restarts(4, None, 5);
-        back.seek.trial =
-            Some(SeekChange { id: "t".into(), from: layout(6, 100, 3), to: layout(6, 50, 3), generation: 1, hold_out: false });
+        back.seek.trial = Some(SeekChange {
+            id: "t".into(),
+            from: layout(6, 100, 3),
+            to: layout(6, 50, 3),
+            generation: 1,
+            hold_out: false,
+            revert: false,
+        });
         assert_eq!(goes(&back), Some(OTHER));
+        // A trial that was reverted is no layout to go back to.
+        if let Some(trial) = &mut back.seek.trial {
+            trial.revert = true;
+        }
+        assert_eq!(goes(&back), None);
         let mut barred = restarts(0, None, 5);
         barred.seek.barred = vec![bar(OTHER)];
+        assert_eq!(goes(&barred), None, "a tabu layout promises nothing of the others");
+        barred.bench.remaining_seconds = Some(100_000.0);
         assert_eq!(goes(&barred), Some(THIRD), "the next best");
+        // The last one is for the starting layout, too.
+        let costly = [BOTH[0], (OTHER, FREE, 1_500.0, 100.0, 8), (THIRD, FREE, 1_100.0, 100.0, 8)];
+        let mut other = desk(100_000.0, &[&costly]).at(OTHER);
+        assert_eq!(goes(&other), Some(THIRD));
+        for n in 0..4 {
+            other.bench.state.count_restart(other.bench.now, n.to_string());
+        }
+        assert_eq!(goes(&other), Some(HERE));
+        other.bench.state.count_restart(other.bench.now, "4".into());
+        assert_eq!(goes(&other), None);
     }
 
     #[test]

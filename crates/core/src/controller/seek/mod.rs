@@ -45,7 +45,7 @@ use curve::{LayoutKey, MeasuredSetting};
 use hold_out::HoldOuts;
 use hourly_throughput::HourlyThroughput;
 use knob::SeekKnob;
-use phase::{JobPhase, JobPhases, OperatingPoint, PhaseMatch, SeekObservation};
+use phase::{JobPhase, JobPhases, JobSettings, OperatingPoint, PhaseMatch, SeekObservation};
 
 /// State of the seeking controllers for one workload.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -95,6 +95,15 @@ struct SeekChange {
     /// It returns to the starting setting for a fresh baseline, and is not judged.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     hold_out: bool,
+    /// It takes a trial back, and is not judged.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    revert: bool,
+}
+
+impl SeekChange {
+    const fn is_judged(&self) -> bool {
+        !self.hold_out && !self.revert
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -173,13 +182,14 @@ impl SeekState {
         // Settle past changes first: an outcome must not be missed because this window decides nothing.
         let fate = context.last_actuation.and_then(|actuation| self.on_actuation(state, workload, actuation, now, settings));
         let outside = self.follow_layout(name, state, workload, now);
+        self.follow_job_settings(workload);
         state.forget_before(now);
         self.barred.retain(|barred| barred.until > now);
         self.knob_barred.take_if(|barred| barred.until <= now);
         if let Some(note) = fate.or(outside) {
             return draft.maintain_with_note(note);
         }
-        let usable = self.usable_window(window, workload, settings);
+        let usable = self.usable_window(name, window, workload, context);
         if name == ControllerName::Hybrid && usable.is_err() {
             self.add_to_hour(window, self.hour.due_rate);
         }
@@ -284,8 +294,18 @@ impl SeekState {
                 .maintain("the job differs from this phase: the next windows show whether another phase began");
         }
         let learned = cap_curve(name, workload, context);
-        let mut view =
-            SeekPlanner { seek: self, state, operating_point, knob: &knob, workload, context, now, gpus: window.gpus, learned };
+        let mut view = SeekPlanner {
+            seek: self,
+            state,
+            operating_point,
+            knob: &knob,
+            workload,
+            context,
+            now,
+            gpus: window.gpus,
+            hot,
+            learned,
+        };
         let step = view.plan(name == ControllerName::Hybrid);
         let celsius = window.max_temperature_celsius.filter(|celsius| *celsius >= settings.temperature_celsius_max);
         let step = match (step, celsius) {
@@ -331,7 +351,9 @@ impl SeekState {
             draft.add_evidence("measured_joules_per_sample", Some(here.joules_per_sample()));
         }
         // A trial that is too slow is left before it is measured.
-        let leaves = |trial: &SeekChange| matches!(&step, SeekStep::Move { to, .. } if *to == layout_key(&trial.from));
+        let leaves = |trial: &SeekChange| {
+            trial.is_judged() && matches!(&step, SeekStep::Move { to, .. } if *to == layout_key(&trial.from))
+        };
         let early = self.trial.as_ref().is_some_and(leaves);
         let ready = here.filter(|here| here.windows >= if early { 1 } else { settings.seek_windows });
         if early && here.is_some_and(|here| here.windows < settings.seek_windows) {
@@ -350,8 +372,8 @@ impl SeekState {
         }
         let mut way_back = false;
         let pending =
-            self.trial.as_ref().or(self.turn.as_ref()).filter(|change| !change.hold_out).map(|change| change.id.clone());
-        if let (Some(change), Some(here)) = (judged.filter(|change| !change.hold_out), ready) {
+            self.trial.as_ref().or(self.turn.as_ref()).filter(|change| change.is_judged()).map(|change| change.id.clone());
+        if let (Some(change), Some(here)) = (judged.filter(SeekChange::is_judged), ready) {
             let phase = self.phases.present().and_then(|phase| {
                 phase.curve(layout_key(&change.from), knob).map(|curve| curve.estimate_at(knob.setting_of(&change.from)))
             });
@@ -450,9 +472,10 @@ impl SeekState {
             match actuation.outcome {
                 ActuationOutcome::Applied | ActuationOutcome::Ready => {
                     state.proposals.clear();
-                    let ProposedChange { from, to, .. } = proposal;
+                    let ProposedChange { from, to, action, .. } = proposal;
+                    let revert = moves && action == ControllerAction::Revert;
                     let hold_out = self.hold_outs.begin(id);
-                    let change = SeekChange { id: id.clone(), from, to, generation: actuation.generation, hold_out };
+                    let change = SeekChange { id: id.clone(), from, to, generation: actuation.generation, hold_out, revert };
                     if moves {
                         state.count_restart(actuation.time, id.clone());
                         self.warming_up = settings.warm_up_windows;
@@ -537,6 +560,15 @@ impl SeekState {
         }
     }
 
+    /// Follows the job's own settings: what was measured with other ones is of other work.
+    fn follow_job_settings(&mut self, workload: &Workload) {
+        if self.phases.follow_job_settings(JobSettings::of_layout(&workload.layout)) {
+            (self.turn, self.trial) = (None, None);
+            self.hold_outs.end();
+            self.hour.due_rate = None;
+        }
+    }
+
     /// Follows the layout: one that is set from outside is the baseline from then on.
     fn follow_layout(
         &mut self,
@@ -614,10 +646,12 @@ impl SeekState {
     /// Returns the window's figures if it can be compared with others of this layout, or why not.
     fn usable_window(
         &mut self,
+        name: ControllerName,
         window: &EfficiencyWindow,
         workload: &Workload,
-        settings: &ControllerSettings,
+        context: &ControllerContext<'_>,
     ) -> Result<MeasuredWindow, String> {
+        let settings = context.settings;
         if window.restarted {
             // A knob that was turned also marks its window, but no process was replaced then.
             let turned = self.turn.as_ref().is_some_and(|turn| turn.generation == workload.generation);
@@ -626,6 +660,12 @@ impl SeekState {
                 return MeasuredWindow::from_event(window, settings.coverage_min_ratio);
             }
             return Err("the limit was changed in this window: the window is not used".into());
+        }
+        if name == ControllerName::Hybrid
+            && let Some(difference) = super::training::reported_difference(workload, context.training)
+        {
+            self.warming_up = settings.warm_up_windows;
+            return Err(difference.message());
         }
         MeasuredWindow::of_layout(window, workload, settings.coverage_min_ratio)
     }
@@ -707,6 +747,8 @@ struct SeekPlanner<'a> {
     context: &'a ControllerContext<'a>,
     now: EventTime,
     gpus: u32,
+    /// A GPU is so hot that nothing is turned up.
+    hot: bool,
     learned: Option<ModelInForce<'a, CapCurveDocument>>,
 }
 
@@ -750,7 +792,7 @@ impl SeekPlanner<'_> {
         if layouts
             && !measured
             && operating_point.layout_key != base.layout_key
-            && let Some(step) = self.visit_starting_layout(base)
+            && let Some(step) = self.visit_starting_layout(phase, base)
         {
             return step;
         }
@@ -778,7 +820,7 @@ impl SeekPlanner<'_> {
         let points = phase.points.iter().filter(|p| p.layout_key == operating_point.layout_key).count();
         if layouts
             && !stuck
-            && let Some(step) = self.make_up()
+            && let Some(step) = self.make_up(phase)
         {
             return step;
         }
@@ -788,7 +830,7 @@ impl SeekPlanner<'_> {
                 return measuring;
             }
             if layouts && let Some(step) = self.other_layout(phase, common_floor, &best, false) {
-                return self.when_affordable(step, best.feasible);
+                return self.when_affordable(step, phase, best.feasible);
             }
             if let Some(step) = self.learned_cap_step(phase, floor) {
                 return step;
@@ -808,7 +850,7 @@ impl SeekPlanner<'_> {
             && here >= need
             && let Some(step) = self.other_layout(phase, common_floor, &best, true)
         {
-            return self.when_affordable(step, best.feasible);
+            return self.when_affordable(step, phase, best.feasible);
         }
 
         let at = curve.estimate_at(operating_point.setting);

@@ -1,6 +1,7 @@
 //! Phases of a job, as far as they can be distinguished from outside, and the measurements of each.
 
 use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Layout, Precision};
 use serde::{Deserialize, Serialize};
 
 use super::curve::{LayoutKey, MeasuredSetting, SettingCurve, round_to_six_digits};
@@ -36,6 +37,27 @@ pub(super) struct OperatingPoint {
     pub setting: f64,
 }
 
+/// The settings that the job changes by itself on request: they change what a step costs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct JobSettings {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    precision: Option<Precision>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    frozen_prefix_layers: Option<u32>,
+}
+
+impl JobSettings {
+    pub fn of_layout(layout: &Layout) -> Self {
+        let (precision, frozen_prefix_layers) = layout.asked_of_job();
+        Self { precision, frozen_prefix_layers }
+    }
+
+    fn is_unset(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// One phase of a job.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -53,6 +75,9 @@ pub(super) struct JobPhase {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "start_seen")]
     pub start_measured_at: Option<EventTime>,
+    /// Settings of the job with which all of it was measured.
+    #[serde(skip_serializing_if = "JobSettings::is_unset")]
+    job_settings: JobSettings,
 }
 
 impl JobPhase {
@@ -144,6 +169,12 @@ pub(super) struct JobPhases {
     present: usize,
     /// Windows that do not fit the present phase, the last ones in a row.
     doubts: Vec<SeekObservation>,
+    /// Present settings of the job: phases with other ones cannot be the present phase.
+    #[serde(skip_serializing_if = "JobSettings::is_unset")]
+    job_settings: JobSettings,
+    /// Start of the phase that a change of the job's settings went on in, if no window with the new ones has been taken in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entered_before: Option<EventTime>,
 }
 
 /// The relation of a window to the known phases.
@@ -184,6 +215,26 @@ impl JobPhases {
         self.doubts.clear();
     }
 
+    /// Follows the settings of the job: with other ones the last phase that was measured with them is the present one, or a new
+    /// phase if there is none. Returns whether they changed.
+    pub fn follow_job_settings(&mut self, settings: JobSettings) -> bool {
+        if self.job_settings == settings {
+            return false;
+        }
+        self.job_settings = settings;
+        self.doubts.clear();
+        // The job itself goes on as before: its phase has neither ended nor begun.
+        let entered = self.present().map(|phase| phase.entered).or(self.entered_before.take());
+        let known = self.all.iter().enumerate().filter(|(_, phase)| phase.job_settings == settings);
+        if let Some((index, _)) = known.max_by_key(|(_, phase)| phase.entered) {
+            self.present = index;
+            self.all[index].entered = entered.unwrap_or(self.all[index].entered);
+        } else {
+            (self.present, self.entered_before) = (self.all.len(), entered);
+        }
+        true
+    }
+
     /// Takes in a window. `tolerance` is a logarithm.
     pub fn observe_window(
         &mut self,
@@ -221,7 +272,8 @@ impl JobPhases {
             dram_seconds_per_sample: (intensities.len() == clean.len())
                 .then(|| intensities.iter().sum::<f64>() / intensities.len() as f64),
         };
-        let misfits = self.all.iter().enumerate().filter_map(|(i, phase)| {
+        let candidates = self.all.iter().enumerate().filter(|(_, phase)| phase.job_settings == self.job_settings);
+        let misfits = candidates.filter_map(|(i, phase)| {
             phase
                 .distance_to(operating_point, &typical, knob, tolerance)
                 .filter(|misfit| *misfit <= 1.0)
@@ -258,7 +310,8 @@ impl JobPhases {
         {
             self.all.remove(least);
         }
-        let mut phase = JobPhase { entered: now, ..JobPhase::default() };
+        let entered = self.entered_before.take().unwrap_or(now);
+        let mut phase = JobPhase { entered, job_settings: self.job_settings, ..JobPhase::default() };
         for observation in observations {
             phase.add(operating_point, observation);
         }
@@ -354,6 +407,27 @@ mod tests {
         assert_eq!((job.phases.present_index(), job.phases.others().count()), (2, 1));
         assert_eq!(job.observe_times(3, 100.0), [PhaseMatch::Doubtful, PhaseMatch::Doubtful, PhaseMatch::Known]);
         assert_eq!(job.phases.present_index(), 1);
+    }
+
+    #[test]
+    fn other_settings_of_the_job_are_another_phase_and_the_former_one_is_found_again() {
+        let frozen = JobSettings { precision: None, frozen_prefix_layers: Some(1) };
+        let mut job = Job::new();
+        job.observe_times(10, 100.0);
+        assert!(job.phases.follow_job_settings(frozen) && !job.phases.follow_job_settings(frozen));
+        // Within the tolerance, and yet of other work.
+        assert_eq!(job.observe_times(2, 104.0), [PhaseMatch::New, PhaseMatch::Same]);
+        let points: Vec<_> =
+            job.phases.all.iter().map(|phase| (phase.points[0].samples_per_second, phase.points[0].windows)).collect();
+        assert_eq!(points, [(100.0, 10), (104.0, 2)]);
+        assert_eq!(job.phases.dwell_seconds(job.now), None, "the job's own phase has not ended");
+        // Another phase of the job with the same figures as the one before the freeze is none of that one.
+        let other = [PhaseMatch::Doubtful, PhaseMatch::Doubtful, PhaseMatch::New];
+        job.observe_times(10, 120.0);
+        assert_eq!(job.phases.present_index(), 3);
+        assert_eq!(job.observe_times(3, 90.0), other);
+        assert!(job.phases.follow_job_settings(JobSettings::default()));
+        assert_eq!((job.observe_times(1, 100.0), job.phases.present_index()), (vec![PhaseMatch::Same], 1));
     }
 
     #[test]

@@ -96,6 +96,14 @@ impl LayerFreezing {
         Some(Layout { frozen_prefix_layers: first.from, ..layout.clone() })
     }
 
+    /// Returns the layout and the number of freezes that the job still has, if it reports so many frozen layers; none of them if no
+    /// freeze left that many. `None` if EADT has frozen nothing.
+    pub fn freezes_as_reported(&self, layout: &Layout, reported: u32) -> Option<(Layout, usize)> {
+        let left = self.freezes.iter().position(|freeze| freeze.from.unwrap_or(0) == reported).unwrap_or(0);
+        let freeze = self.freezes.get(left)?;
+        Some((Layout { frozen_prefix_layers: freeze.from, ..layout.clone() }, left))
+    }
+
     pub fn freeze_count(&self) -> usize {
         self.freezes.len()
     }
@@ -228,11 +236,12 @@ impl LayerFreezing {
         None
     }
 
-    /// Returns how far the loss of the newest evaluation is above the trend, as a part of it, if it is newer than the last
-    /// freeze.
+    /// Returns how far the loss of the newest evaluation that can be compared is above the trend, as a part of it, if it is newer
+    /// than the last freeze.
     fn excess_since_freeze(&self, report: &TrainingReport) -> Option<f64> {
         let new = report.validation.filter(|new| new.steps > self.frozen_at_steps)?;
-        self.guard.excess(new.steps, new.loss)
+        // The trend may have been fitted anew since, with this evaluation as its last one.
+        self.guard.excess(new.steps, new.loss).or_else(|| self.guard.compared_after(self.frozen_at_steps))
     }
 
     /// Returns the next blocks to freeze, or why none.
@@ -428,6 +437,7 @@ impl LayerFreezing {
         }
         let cost = match excess {
             Some(excess) => format!("validation loss is {} from its trend", format_signed_percent(excess, 2)),
+            None if self.evaluated_steps > self.frozen_at_steps => "validation loss was not compared with a trend since".into(),
             None => "validation loss was not evaluated since".into(),
         };
         Ok(match control {

@@ -26,6 +26,9 @@ pub(super) struct LossGuard {
     guarded_steps: f64,
     /// Excesses of the newest evaluations over the trend, as ratios, oldest first.
     excesses: VecDeque<f64>,
+    /// Excess of the last evaluation that the guard compared with this trend or the one before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compared_ratio: Option<f64>,
 }
 
 /// How far the mean loss of the newest evaluations is above the trend.
@@ -96,13 +99,18 @@ impl LossGuard {
     /// Compares a new evaluation: returns the rise that is the most certain one; `None` if it was compared before.
     pub fn compare(&mut self, steps: f64, loss: f64) -> Option<LossRise> {
         let excess = self.excess(steps, loss).filter(|_| steps > self.guarded_steps)?;
-        self.guarded_steps = steps;
+        (self.guarded_steps, self.compared_ratio) = (steps, Some(excess));
         self.excesses.push_back(excess);
         if self.excesses.len() > AVERAGED {
             self.excesses.pop_front();
         }
         let rises = (1..=self.excesses.len()).filter_map(|evaluations| self.rise(evaluations, steps));
         rises.max_by(|a, b| a.certain_ratio().total_cmp(&b.certain_ratio()))
+    }
+
+    /// Returns the excess of the last evaluation that was compared, if it is after so many steps.
+    pub fn compared_after(&self, steps: f64) -> Option<f64> {
+        self.compared_ratio.filter(|_| self.guarded_steps > steps)
     }
 
     /// Returns the mean rise of the newest evaluations.

@@ -32,6 +32,7 @@ use super::history::{MeasuredWindow, Medians, RecentWindows};
 use super::state::ControllerState;
 use super::trial::ChangeNote;
 use super::{ControllerContext, ControllerName, ControllerSettings};
+use crate::workload::report::TrainingReport;
 use layers::LayerFreezing;
 use precision::PrecisionChoice;
 
@@ -52,6 +53,15 @@ pub(super) struct JobKnobState {
     restoring: Option<Layout>,
     /// The generation that one of its own changes made.
     own_generation: Option<u64>,
+    /// The newest change, once it is kept. The job may take it back later all the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept: Option<JobChange>,
+    /// The layout in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    in_force: Option<Layout>,
+    /// Start of the first of the windows running in which the job reports other settings than those in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    differs_since: Option<EventTime>,
     layers: LayerFreezing,
     precision: PrecisionChoice,
 }
@@ -109,6 +119,13 @@ struct PendingRevert {
     /// The job refused it: asked for again then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     not_before: Option<EventTime>,
+}
+
+impl JobChange {
+    /// Returns the number of freezes without the change.
+    fn freezes_without(&self) -> usize {
+        self.freezes.saturating_sub(usize::from(self.knob == JobKnob::Layers))
+    }
 }
 
 impl PendingRevert {
@@ -171,6 +188,49 @@ pub(super) fn is_bounded(workload: &Workload) -> bool {
     bounds.frozen_prefix_layers_max.is_some_and(|most| most > 0) || bounds.precisions.as_ref().is_some_and(|all| !all.is_empty())
 }
 
+/// A setting of which the job reports another value than the one that was requested.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum ReportedDifference {
+    Layers { reported: u32, requested: u32 },
+    Precision { reported: String, requested: Precision },
+}
+
+impl ReportedDifference {
+    pub fn message(&self) -> String {
+        format!("{}: the window is not used", self.what())
+    }
+
+    fn what(&self) -> String {
+        match self {
+            Self::Layers { reported, requested } => {
+                format!("the job reports {reported} frozen layers, and {requested} were requested")
+            }
+            Self::Precision { reported, requested } => format!("the job reports {reported}, and {requested} was requested"),
+        }
+    }
+}
+
+/// Returns the setting of which the job reports another value than the layout in force has. The figures of such a window are not
+/// those of the layout.
+pub(super) fn reported_difference(workload: &Workload, report: Option<&TrainingReport>) -> Option<ReportedDifference> {
+    let report = report.filter(|_| is_bounded(workload))?;
+    let (precision, layers) = workload.layout.asked_of_job();
+    if let (Some(requested), Some(reported)) = (layers, report.frozen_prefix_layers)
+        && reported != requested
+    {
+        return Some(ReportedDifference::Layers { reported, requested });
+    }
+    let (requested, reported) = precision.zip(report.precision.as_ref())?;
+    let differs = !reported.eq_ignore_ascii_case(requested.as_str());
+    differs.then(|| ReportedDifference::Precision { reported: reported.clone(), requested })
+}
+
+/// Returns a layout with the job's own settings of another one.
+fn with_job_settings_of(layout: &Layout, other: &Layout) -> Layout {
+    let (precision, frozen_prefix_layers) = other.asked_of_job();
+    Layout { precision, frozen_prefix_layers, ..layout.clone() }
+}
+
 /// Decides for `layers` or `precision` alone.
 pub(super) fn decide(
     name: ControllerName,
@@ -208,7 +268,7 @@ impl JobKnobState {
     ) -> JobKnobOutcome {
         let (settings, now) = (context.settings, window.window_end);
         let fate = context.last_actuation.and_then(|actuation| self.on_actuation(workload, actuation, now, settings));
-        let outside = self.follow_layout(workload, settings);
+        let outside = self.follow_layout(workload, now, settings);
         self.finish_revert(workload, now, settings);
         self.barred.retain(|barred| barred.until > now);
         self.proposal.take_if(|proposal| proposal.expires <= now);
@@ -240,7 +300,13 @@ impl JobKnobState {
             let draft = draft.with_validation(ChangeValidation::Failed, &concerns.unwrap_or_default());
             return JobKnobOutcome::Decided(Box::new(self.revert(JobKnob::Layers, &to, back.freezes, reason, workload, draft)));
         }
-        let measured = self.usable_window(window, workload, settings);
+        let measured = self.usable_window(window, workload, context);
+        if let Some((knob, to, freezes, why)) = self.lasting_difference(window, workload, context) {
+            self.set_tabu(knob, now.plus_seconds(settings.tabu_seconds), &why);
+            let concerns = self.trial.take().map(|trial| trial.change.id).or_else(|| self.last_id.clone());
+            let draft = draft.with_validation(ChangeValidation::Failed, &concerns.unwrap_or_default());
+            return JobKnobOutcome::Decided(Box::new(self.revert(knob, &to, freezes, why, workload, draft)));
+        }
         if self.pending_revert.as_ref().is_some_and(|pending| pending.requested.is_some()) {
             let draft = draft.with_validation(ChangeValidation::Failed, self.last_id.as_deref().unwrap_or_default());
             return JobKnobOutcome::Decided(Box::new(
@@ -319,6 +385,10 @@ impl JobKnobState {
                 }
                 JobKnobPlan::Change { action, to, expected_gain_ratio, why } => (action, to, expected_gain_ratio, why),
             };
+            if to == workload.layout {
+                reasons.push(format!("{} was requested already", knob.display_name()));
+                continue;
+            }
             let need = windows_needed(*knob, &to, settings);
             if self.recent.windows.len() < need {
                 let have = self.recent.windows.len();
@@ -419,7 +489,12 @@ impl JobKnobState {
         }
         if undone && self.trial.as_ref().is_some_and(|trial| trial.change.id == *id) {
             let change = self.trial.take()?.change;
-            self.layers.keep_first(change.freezes.saturating_sub(usize::from(change.knob == JobKnob::Layers)));
+            self.layers.keep_first(change.freezes_without());
+            let (why, until) = self.on_undone(&change, actuation, now, settings);
+            return note(why, ChangeValidation::Failed, Some(until));
+        }
+        if undone && let Some(change) = self.kept.take_if(|kept| kept.id == *id) {
+            self.layers.keep_first(change.freezes_without());
             let (why, until) = self.on_undone(&change, actuation, now, settings);
             return note(why, ChangeValidation::Failed, Some(until));
         }
@@ -429,6 +504,7 @@ impl JobKnobState {
     /// Notes that a change is on its way to the job.
     fn begin_trial(&mut self, change: JobChange, actuation: &Actuation, settings: &ControllerSettings) {
         self.last_id = Some(change.id.clone());
+        self.kept = None;
         self.own_generation = Some(actuation.generation);
         let generation = actuation.generation;
         if change.baseline.is_none() {
@@ -497,12 +573,20 @@ impl JobKnobState {
     }
 
     /// Follows the layout: windows of different layouts are never compared.
-    fn follow_layout(&mut self, workload: &Workload, settings: &ControllerSettings) -> Option<ChangeNote> {
+    fn follow_layout(&mut self, workload: &Workload, now: EventTime, settings: &ControllerSettings) -> Option<ChangeNote> {
         let generation = workload.generation;
         let known = self.recent.generation.replace(generation);
         if known == Some(generation) {
             return None;
         }
+        let former = self.in_force.replace(workload.layout.clone());
+        // Another change, as of a cap, may have come between.
+        let restores = |from: &Layout| {
+            *from == workload.layout
+                || former.as_ref().is_some_and(|former| with_job_settings_of(former, from) == workload.layout)
+        };
+        let changes = former.as_ref().is_some_and(|former| former.asked_of_job() != workload.layout.asked_of_job());
+        let kept = self.kept.take_if(|kept| workload.decision_id.is_none() && changes && restores(&kept.from));
         let proposed = self.proposal.as_ref();
         let tried = self.trial.as_ref().map(|trial| &trial.change);
         let own = if let Some(id) = &workload.decision_id {
@@ -511,14 +595,23 @@ impl JobKnobState {
         } else {
             // A rollback carries no decision, and restores the layout before.
             let reverted = self.pending_revert.as_ref().and_then(|pending| pending.requested.as_ref()).map(|(change, _)| change);
-            let before = [proposed, tried, reverted].map(|change| change.map(|change| &change.from));
+            let before = [proposed, tried, reverted, kept.as_ref()].map(|change| change.map(|change| &change.from));
             let before = before.into_iter().chain([self.restoring.as_ref()]);
-            known.is_some() && before.flatten().any(|from| *from == workload.layout)
+            known.is_some() && before.flatten().any(restores)
         };
         self.recent.reset(if known.is_none() { 0 } else { settings.warm_up_windows });
         if own {
             self.own_generation = Some(generation);
-            return None;
+            let change = kept?;
+            self.layers.keep_first(change.freezes_without());
+            let (why, until) = ("the last change was taken back after it was kept", now.plus_seconds(settings.tabu_seconds));
+            self.set_tabu(change.knob, until, why);
+            return Some(ChangeNote {
+                reason: why.into(),
+                concerns: change.id,
+                validation: ChangeValidation::Failed,
+                hold_until: Some(until),
+            });
         }
         self.pending_revert = None;
         self.layers.on_external_change(workload.layout.frozen_prefix_layers);
@@ -536,15 +629,53 @@ impl JobKnobState {
         &mut self,
         window: &EfficiencyWindow,
         workload: &Workload,
-        settings: &ControllerSettings,
+        context: &ControllerContext<'_>,
     ) -> Result<MeasuredWindow, String> {
-        if window.restarted {
+        let settings = context.settings;
+        let difference = reported_difference(workload, context.training);
+        if window.restarted || difference.is_some() {
             self.recent.reset(settings.warm_up_windows);
             if let Some(trial) = &mut self.trial {
                 trial.warming_up = settings.warm_up_windows;
             }
         }
-        MeasuredWindow::of_layout(window, workload, settings.coverage_min_ratio)
+        let measured = MeasuredWindow::of_layout(window, workload, settings.coverage_min_ratio);
+        difference.map_or(measured, |difference| Err(difference.message()))
+    }
+
+    /// Returns the knob to turn back, the layout to restore, the freezes that are left and why, if the job has reported other
+    /// settings than those in force for `hold_seconds`. While it is not asked for them, or has not had the time to take them up,
+    /// that shows nothing.
+    fn lasting_difference(
+        &mut self,
+        window: &EfficiencyWindow,
+        workload: &Workload,
+        context: &ControllerContext<'_>,
+    ) -> Option<(JobKnob, Layout, usize, String)> {
+        let idle = self.proposal.is_none() && self.pending_revert.is_none();
+        let asked = workload.mode == UpdateMode::Enforce && !workload.paused && workload.ready_time.is_some();
+        let Some(difference) = reported_difference(workload, context.training).filter(|_| idle && asked) else {
+            self.differs_since = None;
+            return None;
+        };
+        let seconds = window.window_end.seconds_since(*self.differs_since.get_or_insert(window.window_start));
+        if seconds < context.settings.hold_seconds {
+            return None;
+        }
+        let (knob, to, freezes) = match difference {
+            ReportedDifference::Layers { reported, .. } => {
+                let (to, freezes) = self.layers.freezes_as_reported(&workload.layout, reported)?;
+                (JobKnob::Layers, to, freezes)
+            }
+            ReportedDifference::Precision { .. } => {
+                let change = self.trial.as_ref().map(|trial| &trial.change).or(self.kept.as_ref());
+                let change = change.filter(|change| change.knob == JobKnob::Precision)?;
+                (JobKnob::Precision, change.from.clone(), self.layers.freeze_count())
+            }
+        };
+        self.differs_since = None;
+        let why = format!("{}, for {seconds:.0} s: the request is withdrawn", difference.what());
+        Some((knob, to, freezes, why))
     }
 
     /// Adds a window to the trial and, once there are enough, keeps the change or takes it back.
@@ -608,6 +739,7 @@ impl JobKnobState {
             Ok(why) => {
                 // These were measured after the change had warmed up.
                 (self.recent.windows, self.recent.warming_up) = (windows.into(), 0);
+                self.kept = Some(JobChange { baseline: None, ..change });
                 draft.with_validation(ChangeValidation::Kept, &id).maintain(format!("the last change is kept: {outcome}; {why}"))
             }
             Err(why) => {
@@ -615,7 +747,7 @@ impl JobKnobState {
                 let until = after.end.plus_seconds(settings.tabu_seconds);
                 self.set_tabu(change.knob, until, &format!("the last change did not help: {why}"));
                 let draft = draft.with_validation(ChangeValidation::Failed, &id).with_hold_until(Some(until));
-                let freezes = change.freezes.saturating_sub(usize::from(change.knob == JobKnob::Layers));
+                let freezes = change.freezes_without();
                 let reason = format!("the last change is reverted: {why}");
                 self.revert(change.knob, &change.from, freezes, reason, workload, draft)
             }

@@ -39,6 +39,10 @@ struct Job {
     noise: f64,
     /// Time of the job's first report, in seconds.
     since: f64,
+    /// If it draws up to 390 W a GPU: throughput grows with power to this exponent.
+    exponent: Option<f64>,
+    /// Frozen blocks and J/sample of each window.
+    measured: Vec<(u32, f64)>,
 }
 
 fn curve(steps: f64) -> f64 {
@@ -72,6 +76,8 @@ impl Job {
             fp16_energy: 1.0,
             noise: 0.0,
             since: 1.0,
+            exponent: None,
+            measured: Vec::new(),
         }
     }
 
@@ -104,7 +110,16 @@ impl Job {
         let saved = self.arrives * 2.0 / 3.0 * f64::from(self.frozen) / f64::from(self.layers);
         self.noise = -self.noise;
         let precision = if self.precision == "fp16" { self.fp16_energy } else { 1.0 };
-        let mut window = self.bench.window(300.0, 0.05 / ((1.0 - saved) * precision * (1.0 + self.noise)));
+        let (watts, efficiency) = match self.exponent {
+            None => (300.0, 0.05),
+            Some(exponent) => {
+                let watts = self.bench.workload.layout.power_limit_watts.unwrap_or(400.0).min(390.0);
+                (watts, 100.0 * (watts / 390.0).powf(exponent) / (3.0 * watts))
+            }
+        };
+        let efficiency = efficiency / ((1.0 - saved) * precision * (1.0 + self.noise));
+        self.measured.push((self.frozen, 1.0 / efficiency));
+        let mut window = self.bench.window(watts, efficiency);
         window.steps = Some(STEPS_A_WINDOW);
         self.bench.decide(&window)
     }
@@ -606,4 +621,131 @@ fn a_freeze_that_changes_no_loss_is_never_taken_back_and_its_control_is_right() 
         assert!((found[1] / right - 1.0).abs() < 0.05, "{found:?} {right}: {}", frozen.reason);
         assert!(found[0] <= found[1] && found[1] <= found[2], "{found:?}");
     }
+}
+
+#[test]
+fn a_cap_is_compared_with_windows_of_as_many_frozen_blocks_only() {
+    let mut job = Job::new(ControllerName::Hybrid);
+    job.exponent = Some(0.4);
+    job.bench.settings.checkpoint_seconds = 5.0;
+    job.bench.settings.hybrid_restarts_per_day_max = 0;
+    job.bench.workload.bounds.frozen_prefix_layers_max = Some(1);
+    let mut verdicts = 0;
+    while job.steps < 7_000.0 {
+        let decision = job.step();
+        let is_near = |value: f64, other: f64| (value / other - 1.0).abs() < 1e-3;
+        if decision.reason.contains("the last change took") {
+            for name in ["before_joules_per_sample", "after_joules_per_sample"] {
+                let value = decision.evidence[name];
+                let found = job.measured.iter().any(|(frozen, joules)| *frozen == job.frozen && is_near(value, *joules));
+                assert!(found, "{name} {value} with {} frozen blocks: {}", job.frozen, decision.reason);
+            }
+            verdicts += u32::from(job.frozen > 0);
+        }
+        if let Some(reference) = decision.evidence.get("reference_samples_per_second") {
+            let saved = 2.0 / 3.0 * f64::from(job.frozen) / f64::from(job.layers);
+            assert!(is_near(*reference, 100.0 / (1.0 - saved)), "{reference} with {} frozen blocks", job.frozen);
+        }
+        if decision.action != ControllerAction::Maintain {
+            job.take_up(&decision);
+        }
+    }
+    assert!(job.frozen == 1 && verdicts > 0, "{} {verdicts}", job.frozen);
+    // A revert leads back to what was measured before.
+    job.excess = 0.02;
+    let back = job.change(5).expect("the guard takes it back");
+    assert_eq!((back.action, back.to.frozen_prefix_layers), (ControllerAction::Revert, None), "{}", back.reason);
+    job.excess = 0.0;
+    job.take_up(&back);
+    let found = (0..10).map(|_| job.step()).find_map(|decision| decision.evidence.get("phase").copied());
+    assert_eq!(found, Some(1.0));
+}
+
+#[test]
+fn a_freeze_that_the_job_takes_back_is_reverted_and_none_of_its_windows_counts() {
+    let mut job = layers();
+    job.bench.settings.hold_seconds = 300.0;
+    let change = job.freeze();
+    assert_eq!(job.verdict().validation, ChangeValidation::Kept);
+    let difference = format!("the job reports 0 frozen layers, and {} were requested", job.frozen);
+    job.frozen = 0;
+    let back = loop {
+        let decision = job.step();
+        if decision.action != ControllerAction::Maintain {
+            break decision;
+        }
+        assert!(decision.reason.contains(&difference), "{}", decision.reason);
+    };
+    assert_eq!((back.action, back.validation), (ControllerAction::Revert, ChangeValidation::Failed), "{}", back.reason);
+    assert_eq!((back.to.frozen_prefix_layers, back.concerns.as_deref()), (None, Some(change.id.as_str())));
+    assert!(back.reason.contains(&difference) && back.reason.contains("for 300 s"), "{}", back.reason);
+    job.take_up(&back);
+    let last = job.last_of(20);
+    assert!(last.action == ControllerAction::Maintain && last.reason.contains("no change is requested"), "{}", last.reason);
+}
+
+#[test]
+fn while_the_request_is_withdrawn_no_window_counts_and_nothing_is_reverted() {
+    for pauses in [false, true] {
+        let mut job = layers();
+        job.bench.settings.hold_seconds = 300.0;
+        job.bench.workload.bounds.frozen_prefix_layers_max = Some(1);
+        job.freeze();
+        assert_eq!(job.verdict().validation, ChangeValidation::Kept);
+        let windows = |job: &Job| job.bench.state.training.as_ref().unwrap().recent.windows.len();
+        assert!(windows(&job) > 0);
+        job.frozen = 0;
+        (job.bench.workload.paused, job.bench.workload.mode) =
+            (pauses, if pauses { UpdateMode::Enforce } else { UpdateMode::Observe });
+        assert_eq!((job.last_of(20).action, windows(&job)), (ControllerAction::Maintain, 0));
+        (job.bench.workload.paused, job.bench.workload.mode) = (false, UpdateMode::Enforce);
+        // It takes the request up again at its next checkpoint.
+        assert_eq!((job.last_of(3).action, windows(&job)), (ControllerAction::Maintain, 0));
+        job.frozen = 1;
+        assert_eq!((job.last_of(5).action, windows(&job)), (ControllerAction::Maintain, 3), "the first one warms up");
+    }
+}
+
+#[test]
+fn a_kept_freeze_that_is_rolled_back_later_has_failed() {
+    for reported in [true, false] {
+        let mut job = layers();
+        let change = job.freeze();
+        assert_eq!(job.verdict().validation, ChangeValidation::Kept);
+        job.frozen = 0;
+        job.bench.set_layout(change.from.clone());
+        job.bench.workload.decision_id = None;
+        if reported {
+            job.bench.report(&change, ActuationOutcome::RolledBack, "taken back by the job: frozen weights moved");
+        }
+        let decision = job.step();
+        assert_eq!(
+            (decision.validation, decision.concerns.as_deref()),
+            (ChangeValidation::Failed, Some(change.id.as_str())),
+            "{}",
+            decision.reason
+        );
+        assert!(decision.reason.contains("taken back"), "{}", decision.reason);
+        assert_eq!(job.bench.state.training.as_ref().unwrap().layers.freeze_count(), 0);
+        let last = job.last_of(20);
+        assert!(last.action == ControllerAction::Maintain && last.reason.contains("taken back"), "{}", last.reason);
+    }
+}
+
+#[test]
+fn a_verdict_has_the_loss_also_if_the_trend_is_fitted_anew_in_its_window() {
+    let mut first = layers();
+    first.freeze();
+    let mut job = layers();
+    job.bench.settings.validation_windows = (0.5 * first.steps / STEPS_A_WINDOW).ceil() as u32 - 1;
+    job.freeze();
+    assert_eq!(job.steps, first.steps);
+    let mut verdict = job.step();
+    while verdict.validation == ChangeValidation::Pending {
+        verdict = job.step();
+    }
+    assert!(verdict.validation == ChangeValidation::Kept && job.steps >= 1.5 * first.steps, "{}", verdict.reason);
+    assert!(job.steps - STEPS_A_WINDOW < 1.5 * first.steps, "the trend holds up to the window before");
+    assert!(verdict.reason.contains("validation loss is") && verdict.reason.contains("from its trend"), "{}", verdict.reason);
+    assert!(verdict.evidence["validation_loss_over_trend_ratio"].abs() < 0.002);
 }
