@@ -7,6 +7,7 @@ use eadt_backtest::{
 };
 use eadt_core::controller::{ControllerName, ControllerSettings};
 use eadt_simulator::Scenario;
+use eadt_simulator::gpu::{PhaseSchedule, WorkloadPhase, WorkloadProfile};
 
 fn default_scenario() -> Scenario {
     Scenario::default()
@@ -48,6 +49,32 @@ fn reported_savings_hold_the_true_ones() {
     }
     let html = calibration_html(&report);
     assert!(html.contains("<svg") && html.contains("simulated") && !html.contains("://"), "{html}");
+}
+
+/// A job that writes a checkpoint of 40 s every 10 minutes: what it does not do then is no loss of a change.
+#[test]
+fn checkpoints_of_the_job_do_not_bias_a_saving() {
+    let mut scenario = default_scenario();
+    scenario.workloads.truncate(1);
+    for job in &mut scenario.workloads {
+        let profile = job.schedule.phases[0].profile;
+        let phase = |name: &str, seconds, profile| WorkloadPhase { name: name.into(), seconds, profile };
+        let checkpoint = WorkloadProfile { samples_per_second: 0.001, ..profile };
+        let phases = vec![phase("training", 560.0, profile), phase("checkpoint", 40.0, checkpoint)];
+        job.schedule = PhaseSchedule { phases, repeat: true };
+    }
+    let calibration = Calibration {
+        subjects: vec![subject("checkpoints", scenario)],
+        controllers: ["power-cap", "frequency"].map(|name| name.parse().unwrap()).to_vec(),
+        days: 0.5,
+        seeds: 4,
+        settings: ControllerSettings::default(),
+        delay_seconds: 10.0,
+    };
+    let report = calibration.run(&|| ()).unwrap();
+    let text = render_calibration_report(&report);
+    let all = &report.rows[0];
+    assert!(all.coverage_ratio.unwrap() >= 0.85 && all.bias_mean.unwrap().abs() <= 0.02, "{text}");
 }
 
 #[test]

@@ -132,6 +132,9 @@ pub struct WorkloadReport {
     /// Tokens, like `unassigned_samples`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unassigned_tokens: Option<f64>,
+    /// Samples that were done again after their counter fell, in no total; absent if there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples_redone: Option<f64>,
     /// The reason why no energy is known, with the remedy; absent if some is known. A note has the same text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why_no_energy: Option<String>,

@@ -7,6 +7,7 @@
 
 mod comparison;
 mod figures;
+mod frozen_blocks;
 mod grid_data;
 mod headline;
 mod idle_gpus;

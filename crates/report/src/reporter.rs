@@ -10,6 +10,7 @@ use eadt_schemas::v1::{
 };
 
 use crate::figures::{ChangeVerdict, DecidedChange, JOULES_PER_KWH, WindowPoint, compared_part, divide_known};
+use crate::frozen_blocks::FewerStepsControl;
 use crate::grid_data::GridTotal;
 use crate::render::meter_word;
 use crate::saving::{SavingEstimate, WindowBaseline, estimate_saving};
@@ -50,6 +51,7 @@ struct StoredEvents {
     /// Actuations by the decision's id.
     actuations: BTreeMap<Box<str>, ActuationSummary>,
     unlimited: [Option<f64>; 2],
+    fewer_steps: Option<FewerStepsControl>,
     actuated: bool,
     origin: Option<Origin>,
     meter: Option<Meter>,
@@ -69,6 +71,8 @@ pub(crate) struct WorkloadEvents<'a> {
     pub(crate) actuations: Cow<'a, BTreeMap<Box<str>, ActuationSummary>>,
     /// Power cap and SM clock at which nothing is held back, if a controller reported them: a limit this high is none.
     pub(crate) unlimited: [Option<f64>; 2],
+    /// The newest comparison of frozen blocks with training for fewer steps.
+    fewer_steps: Option<FewerStepsControl>,
     /// An actuator has reported, so `actuations` is complete.
     pub(crate) actuated: bool,
     origin: Option<Origin>,
@@ -195,6 +199,10 @@ pub(crate) struct ReportWindow {
     pub(crate) has_restart: bool,
     /// Some of its work had been done before.
     pub(crate) redone: bool,
+    /// Samples of that work.
+    pub(crate) samples_redone: f64,
+    /// Time of ranks that were silent while others reported, over that of all ranks.
+    pub(crate) progress_silent: f64,
     pub(crate) gap: bool,
     pub(crate) generation: Option<u64>,
     pub(crate) layout: Option<Arc<Layout>>,
@@ -256,6 +264,8 @@ impl From<&EfficiencyWindow> for ReportWindow {
             restarted: event.restarted,
             has_restart: event.has_restart(),
             redone: event.samples_redone > 0.0,
+            samples_redone: event.samples_redone,
+            progress_silent: event.progress_silent_ratio,
             gap: event.gap,
             generation: event.generation,
             layout: event.layout.clone().map(Arc::new),
@@ -297,9 +307,19 @@ impl ReportWindow {
     /// energy is known for clearly less time than progress.
     pub(crate) fn energy_of_progress(&self) -> Option<f64> {
         let known = self.run_energy?;
-        let own = self.energy_per_sample.zip(self.samples).map_or(known, |(joules, samples)| joules * samples);
+        let samples = self.samples.map(|samples| self.with_silent_ranks(samples));
+        let own = self.energy_per_sample.zip(samples).map_or(known, |(joules, samples)| joules * samples);
         // A difference by rounding does not count.
         Some(if own > known * (1.0 + 1e-9) { own } else { known })
+    }
+
+    /// Extrapolates progress to the ranks that were silent while others reported.
+    pub(crate) fn with_silent_ranks(&self, progress: f64) -> f64 {
+        if self.progress_silent > 0.0 && self.progress_coverage > 0.0 {
+            progress * (self.progress_coverage + self.progress_silent) / self.progress_coverage
+        } else {
+            progress
+        }
     }
 
     /// Returns the seconds of known energy, of a mean device.
@@ -366,6 +386,7 @@ impl Reporter {
             return;
         }
         collected.origin = Some(collected.origin.map_or(event.origin, |origin| origin.max(event.origin)));
+        collected.fewer_steps = FewerStepsControl::newer(collected.fewer_steps, FewerStepsControl::of(event));
         // Without a limit in force the setting of a knob is its top.
         let tops = [(event.from.power_limit_watts, "power_limit_watts"), (event.from.sm_clock_mhz, "sm_clock_limit_mhz")];
         for (known, (limit, name)) in collected.unlimited.iter_mut().zip(tops) {
@@ -659,6 +680,7 @@ impl StoredEvents {
             decisions: Cow::Borrowed(&self.decisions),
             actuations: Cow::Borrowed(&self.actuations),
             unlimited: self.unlimited,
+            fewer_steps: self.fewer_steps,
             actuated: self.actuated,
             origin: self.origin,
             meter: self.meter,
@@ -795,6 +817,7 @@ impl WorkloadEvents<'_> {
             lacks_baseline,
             windows: comparisons,
         } = saving;
+        notes.extend(ratio.and_then(|_| self.note_frozen_blocks()));
         let sharing = SharingComparison::of(self);
         let why_no_energy = self.lacks_energy().then(|| self.why_no_energy());
         self.add_notes(why_no_energy.as_deref(), &mut notes);
@@ -864,6 +887,7 @@ impl WorkloadEvents<'_> {
             outside_run_energy_joules: outside.map(|(joules, _)| joules),
             unassigned_samples,
             unassigned_tokens,
+            samples_redone: self.samples_redone(),
             why_no_energy,
             notes,
             lacks_baseline,
@@ -1006,6 +1030,9 @@ impl WorkloadEvents<'_> {
         self.note_contradicted(notes);
         notes.extend(self.note_counter_difference());
         notes.extend(self.note_late_devices());
+        notes.extend(self.note_early_devices());
+        notes.extend(self.note_silent_ranks());
+        notes.extend(self.note_redone());
         let late: u64 = self.windows.iter().map(|window| window.late).sum();
         if late > 0 {
             notes.push(format!(
@@ -1062,6 +1089,76 @@ impl WorkloadEvents<'_> {
                 counted(u64::from(before), "device"),
                 from.start,
                 from.gpus
+            )
+        })
+    }
+
+    /// Returns a note if devices of an imported log end before the others: nothing follows in such a log that shows whether they went
+    /// on. A live device that falls silent is expected, and coverage shows it.
+    fn note_early_devices(&self) -> Option<String> {
+        /// Least part of the device time that is missing.
+        const LEAST_MISSING: f64 = 0.01;
+        let mut most: Option<&ReportWindow> = None;
+        let (mut missing, mut known, mut found) = (0.0, 0.0, None);
+        let is_imported = |window: &&ReportWindow| window.origin == Origin::Imported && window.gpus > 0;
+        for window in self.run().filter(|window| is_imported(window) && window.is_observed_whole()) {
+            known += window.run_seconds * f64::from(window.gpus);
+            let is_same = |before: &&ReportWindow| {
+                let is_same_layout = window.generation == before.generation && window.layout == before.layout;
+                is_same_layout && window.meter == before.meter && !window.restarted
+            };
+            match most.filter(is_same) {
+                Some(before) if window.gpus < before.gpus => {
+                    missing += window.run_seconds * f64::from(before.gpus - window.gpus);
+                    found = found.or(Some((before.gpus, window)));
+                }
+                Some(before) if window.gpus == before.gpus => {}
+                _ => most = Some(window),
+            }
+        }
+        let (before, from) = found?;
+        (missing > LEAST_MISSING * (known + missing)).then(|| {
+            format!(
+                "energy is of {} until {} and of {} then, without a restart or a change of the layout: if the job went on on all of \
+                 them, J/sample is too low, and coverage does not show it",
+                counted(u64::from(before), "device"),
+                from.start,
+                from.gpus
+            )
+        })
+    }
+
+    /// Returns a note if ranks were silent while others reported.
+    fn note_silent_ranks(&self) -> Option<String> {
+        let silent: Vec<&ReportWindow> = self.run().filter(|window| window.progress_silent > 0.0).collect();
+        let first = silent.first()?;
+        let most = silent.iter().max_by(|a, b| a.progress_silent.total_cmp(&b.progress_silent))?;
+        let ranks = (most.progress_silent * f64::from(most.ranks)).round().max(1.0);
+        Some(format!(
+            "in {} from {} on, {ranks:.0} of {} reported no progress while the others did: samples have nothing of theirs, and J/sample \
+             takes them to be as fast as the others",
+            counted(silent.len(), "window"),
+            first.start,
+            counted(u64::from(most.ranks), "rank")
+        ))
+    }
+
+    /// Returns the samples that were done again; `None` if there are none.
+    fn samples_redone(&self) -> Option<f64> {
+        Some(self.windows.iter().map(|window| window.samples_redone).sum::<f64>()).filter(|samples| *samples > 0.0)
+    }
+
+    /// Returns a note if much of the work was done again, as of a job that begins anew and does not report it.
+    fn note_redone(&self) -> Option<String> {
+        /// Least part of all samples: a restart from a checkpoint repeats less.
+        const LEAST_REDONE: f64 = 0.1;
+        let redone = self.samples_redone()?;
+        let new: f64 = self.windows.iter().filter_map(|window| window.samples).sum();
+        let from = self.windows.iter().find(|window| window.redone)?.start;
+        (redone > LEAST_REDONE * (redone + new)).then(|| {
+            format!(
+                "{redone:.0} samples from {from} on were done again, since their counter fell: their energy counts, and they are in no \
+                 total. If another job began there, have it report `\"phase\": \"started\"` with its counters at 0"
             )
         })
     }
@@ -1155,6 +1252,18 @@ impl WorkloadEvents<'_> {
                 ));
             }
         }
+    }
+
+    /// Returns a note if blocks were frozen in a part of the run.
+    fn note_frozen_blocks(&self) -> Option<String> {
+        let is_frozen = |window: &&ReportWindow| {
+            let layers = window.layout.as_ref().and_then(|layout| layout.frozen_prefix_layers);
+            layers.is_some_and(|layers| layers > 0)
+        };
+        let joules =
+            |windows: &mut dyn Iterator<Item = &ReportWindow>| windows.filter_map(|window| window.run_energy).sum::<f64>();
+        let (frozen, all) = (joules(&mut self.run().filter(is_frozen)), joules(&mut self.run()));
+        (frozen > 0.0).then(|| FewerStepsControl::note(self.fewer_steps, frozen / all))
     }
 
     /// Describes an energy counter that differs from the power that counts instead of it; `None` if the steps of the counter explain it.

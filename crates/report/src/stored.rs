@@ -12,7 +12,9 @@ use eadt_schemas::v1::{Layout, Meter, Origin};
 use crate::reporter::ReportWindow;
 
 /// Words of a window.
-const WORDS: usize = 32;
+const WORDS: usize = 34;
+/// Bytes of a mask with a bit for each word.
+const MASK_BYTES: usize = WORDS.div_ceil(8);
 /// Windows of a block: to add one, the others of its block are read.
 const BLOCK: usize = 32;
 /// Memory is reserved for so many more bytes, or for an eighth of the present ones.
@@ -87,8 +89,8 @@ impl WindowBlock {
 /// Writes which words differ from those before, and their bytes that do.
 fn write_difference(before: &Words, words: &Words, bytes: &mut Vec<u8>) {
     let differences = || words.iter().zip(before).enumerate().map(|(place, (word, before))| (place, word ^ before));
-    let mask = differences().fold(0_u32, |mask, (place, bits)| mask | u32::from(bits != 0) << place);
-    bytes.extend(mask.to_le_bytes());
+    let mask = differences().fold(0_u64, |mask, (place, bits)| mask | u64::from(bits != 0) << place);
+    bytes.extend(&mask.to_le_bytes()[..MASK_BYTES]);
     for (_, bits) in differences().filter(|(_, bits)| *bits != 0) {
         let (leading, trailing) = (bits.leading_zeros() / 8, bits.trailing_zeros() / 8);
         bytes.push((leading << 4 | trailing) as u8);
@@ -98,7 +100,9 @@ fn write_difference(before: &Words, words: &Words, bytes: &mut Vec<u8>) {
 
 /// Reads a difference, and changes the words before to those of the next window.
 fn read_difference(bytes: &mut &[u8], words: &mut Words) {
-    let mask = u32::from_le_bytes(take(bytes, 4).try_into().expect("four bytes"));
+    let mut mask = [0; 8];
+    mask[..MASK_BYTES].copy_from_slice(take(bytes, MASK_BYTES));
+    let mask = u64::from_le_bytes(mask);
     for (_, word) in words.iter_mut().enumerate().filter(|(place, _)| mask >> place & 1 == 1) {
         let zeros = take(bytes, 1)[0];
         let (leading, trailing) = (usize::from(zeros >> 4), usize::from(zeros & 15));
@@ -269,6 +273,8 @@ fn words_of(window: &ReportWindow) -> Words {
         window.counter_difference.to_bits(),
         flags << 8 | (window.origin as u64) << 4 | window.meter as u64,
         known_bits(window.outside_energy),
+        window.samples_redone.to_bits(),
+        window.progress_silent.to_bits(),
     ]
 }
 
@@ -312,6 +318,8 @@ fn window_of(words: &Words) -> ReportWindow {
         restarted: flag(4),
         has_restart: flag(5),
         redone: flag(6),
+        samples_redone: f64::from_bits(words[32]),
+        progress_silent: f64::from_bits(words[33]),
         gap: flag(7),
         shared: flag(8),
         origin: ORIGINS[(words[30] >> 4 & 15) as usize],

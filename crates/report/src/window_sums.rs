@@ -17,6 +17,7 @@ pub(crate) struct WindowSums {
     windows: u64,
     pub(crate) samples: AmountSum,
     pub(crate) tokens: AmountSum,
+    samples_redone: f64,
     observed: Option<EventTimeRange>,
     /// Windows whose job has reported when its run began or ended.
     declared: RunSums,
@@ -52,7 +53,8 @@ impl AmountSum {
 }
 
 /// Energy, and the samples or tokens of the same windows. Downtime is in it; windows without known energy, and amounts in no
-/// window, are not. If energy is known for a part of a window's progress, it is extrapolated as in the window's own figure.
+/// window, are not. If energy is known for a part of a window's progress, or progress of a part of the ranks, it is extrapolated as in
+/// the window's own figure.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct MatchedTotals {
     joules: Option<f64>,
@@ -69,6 +71,7 @@ impl MatchedTotals {
     fn add(&mut self, window: &ReportWindow, progress: Option<f64>) {
         if window.run_energy.is_some() {
             self.joules = sum_known([self.joules, window.energy_of_progress()].into_iter());
+            let progress = progress.map(|progress| window.with_silent_ranks(progress));
             self.progress = sum_known([self.progress, progress].into_iter());
         }
     }
@@ -179,6 +182,7 @@ impl WindowSums {
         self.observed = Some(observed);
         self.samples.add(window.samples, window.unassigned_progress.0);
         self.tokens.add(window.tokens, window.unassigned_progress.1);
+        self.samples_redone += window.samples_redone;
         self.has_declared |= window.declared;
         let part = if window.declared { &mut self.declared } else { &mut self.undeclared };
         part.add(window, observed);
@@ -221,6 +225,7 @@ impl WindowSums {
             outside_run_energy_joules: self.outside_run(),
             unassigned_samples: self.samples.unassigned(),
             unassigned_tokens: self.tokens.unassigned(),
+            samples_redone: (self.samples_redone > 0.0).then_some(self.samples_redone),
             notes: vec![ONLY_SUMS.to_owned()],
             why_no_energy: self.why_no_energy.clone().filter(|_| energy.is_none()),
             // It is not known whether something was changed. Nothing changes GPUs without a workload.

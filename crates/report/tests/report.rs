@@ -1132,3 +1132,65 @@ fn devices_that_join_a_run_are_noted_unless_its_layout_changed() {
     long.insert(0, of(0, 15));
     assert_eq!(note(&long), None, "a device minute of 3,200");
 }
+
+/// Returns the report of these windows, and its note that contains a text.
+fn noted(windows: &[EfficiencyWindow], text: &str) -> (eadt_report::WorkloadReport, Option<String>) {
+    let report = report(windows, [], [], &ReportSettings::default()).workloads.remove(0);
+    let note = report.notes.iter().find(|note| note.contains(text)).cloned();
+    (report, note)
+}
+
+#[test]
+fn devices_of_an_imported_log_that_end_before_others_are_noted() {
+    let of = |minute: i64, gpus: u32, origin: Origin| EfficiencyWindow {
+        gpus,
+        origin,
+        observed_start: Some(at(minute)),
+        observed_end: Some(at(minute + 1)),
+        ..window(minute, 600.0, 100.0)
+    };
+    let note = |gpus: &[u32], origin: Origin| {
+        let windows: Vec<EfficiencyWindow> = (0..).zip(gpus).map(|(minute, gpus)| of(minute, *gpus, origin)).collect();
+        noted(&windows, "went on on all of them").1
+    };
+    let early = note(&[2, 2, 1, 1], Origin::Imported).unwrap();
+    assert!(early.starts_with(&format!("energy is of 2 devices until {} and of 1 then", at(2))), "{early}");
+    assert_eq!(note(&[2, 2, 1, 1], Origin::Measured), None, "a live device reports its end");
+    assert_eq!(note(&[1, 2, 2, 2], Origin::Imported), None);
+}
+
+#[test]
+fn samples_of_silent_ranks_are_in_joules_a_sample_and_in_a_note() {
+    // A rank of four is silent in the second window, which has 75 of 100 samples.
+    let silent = EfficiencyWindow {
+        ranks: 4,
+        progress_coverage_ratio: 0.75,
+        progress_silent_ratio: 0.25,
+        tokens: Some(750.0),
+        ..window(1, 600.0, 75.0)
+    };
+    let (report, note) = noted(&[window(0, 600.0, 100.0), silent.clone()], "reported no progress");
+    near(report.joules_per_sample, 6.0);
+    near(report.samples, 175.0);
+    near(report.tokens_per_joule, 1_000.0 / 1_200.0);
+    let note = note.unwrap();
+    assert!(note.starts_with(&format!("in 1 window from {} on, 1 of 4 ranks reported no progress", at(1))), "{note}");
+    assert_eq!(noted(&[window(0, 600.0, 100.0)], "reported no progress").1, None);
+    // Energy is known for half of the time, too.
+    let half = EfficiencyWindow { run_coverage_ratio: 0.5, energy_coverage_ratio: 0.5, ..silent };
+    near(noted(&[half], "").0.joules_per_sample, 12.0);
+}
+
+#[test]
+fn work_that_is_done_again_is_counted_and_noted_if_it_is_much() {
+    let again = |redone: f64| EfficiencyWindow { samples_redone: redone, ..window(1, 600.0, 100.0) };
+    let (report, note) = noted(&[window(0, 600.0, 100.0), again(100.0)], "done again");
+    near(report.samples_redone, 100.0);
+    near(report.samples, 200.0);
+    let note = note.unwrap();
+    assert!(note.starts_with(&format!("100 samples from {} on were done again", at(1))), "{note}");
+    let (report, note) = noted(&[window(0, 600.0, 100.0), again(20.0)], "done again");
+    assert_eq!((report.samples_redone, note), (Some(20.0), None), "a restart from a checkpoint");
+    let (report, _) = noted(&[window(0, 600.0, 100.0)], "");
+    assert_eq!(report.samples_redone, None);
+}

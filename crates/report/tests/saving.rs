@@ -317,17 +317,173 @@ fn the_interval_widens_with_the_age_of_the_baseline_and_narrows_with_its_windows
     assert!(width(1, 100) > 2.0 * width(20, 100), "{} {}", width(1, 100), width(20, 100));
 }
 
-/// With noise of 2 % on throughput and power, nine of ten intervals hold the truth.
-#[test]
-fn ninety_per_cent_intervals_hold_the_truth() {
-    let mut state = 7_u64;
-    let mut noise = |deviation: f64| {
+/// Returns factors around 1 with a given standard deviation.
+fn noise(seed: u64) -> impl FnMut(f64) -> f64 {
+    let mut state = seed;
+    move |deviation: f64| {
         let mut uniform = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 11) as f64 / (1_u64 << 53) as f64
         };
         1.0 + deviation * ((0..12).map(|_| uniform()).sum::<f64>() - 6.0)
-    };
+    }
+}
+
+/// A job without counters of memory, second by second, and a cap that is set once.
+struct CappedJob {
+    minutes: i64,
+    capped_from_second: i64,
+    /// Noise of a window's power and throughput.
+    noise: (f64, f64),
+    seed: u64,
+}
+
+/// What a job does in a second, with or without the cap: watts and samples per second.
+type Work<'a> = &'a dyn Fn(i64, bool) -> (f64, f64);
+
+impl CappedJob {
+    const HOURS_3_OF_6: Self = Self { minutes: 360, capped_from_second: 10_800, noise: (0.003, 0.005), seed: 1 };
+
+    /// Returns the run, and the saving and the throughput that it kept in truth.
+    fn run(&self, work: Work<'_>) -> (Run, f64, f64) {
+        let mut run = Run::default();
+        let mut noise = noise(self.seed);
+        let cap = |watts: Option<f64>| Layout { replicas: Some(1), power_limit_watts: watts, ..Layout::default() };
+        let mut truth = [0.0; 4];
+        for minute in 0..self.minutes {
+            let (power, rate) = (noise(self.noise.0), noise(self.noise.1));
+            let mut sums = (0.0, 0.0);
+            for second in 60 * minute..60 * (minute + 1) {
+                let (did, untouched) = (work(second, second >= self.capped_from_second), work(second, false));
+                sums = (sums.0 + power * did.0, sums.1 + rate * did.1);
+                for (sum, value) in truth.iter_mut().zip([power * did.0, rate * did.1, power * untouched.0, rate * untouched.1]) {
+                    *sum += value;
+                }
+            }
+            let from = run.windows.len();
+            let is_capped = self.capped_from_second < 60 * (minute + 1);
+            if is_capped && self.capped_from_second >= 60 * minute {
+                let id = run.decide(ControllerAction::SetPowerLimit, None).id.clone();
+                run.apply(&id);
+            }
+            run.window(sums.0, sums.1);
+            run.set(from, &cap(is_capped.then_some(300.0)));
+        }
+        let [joules, samples, untouched_joules, untouched_samples] = truth;
+        (run, 1.0 - joules / samples / (untouched_joules / untouched_samples), samples / untouched_samples)
+    }
+}
+
+/// Training of 400 W and 10 samples/s, under the cap 280 W and 9.5 samples/s.
+const TRAINING: [(f64, f64); 2] = [(400.0, 10.0), (280.0, 9.5)];
+
+fn holds(it: &WorkloadReport, truth: f64) -> bool {
+    let interval = it.saving_ratio_low.zip(it.saving_ratio_high);
+    interval.is_some_and(|(low, high)| (low..=high).contains(&truth))
+}
+
+fn headline(it: &WorkloadReport) -> String {
+    format!(
+        "saving {:?} ({:?} .. {:?}), throughput {:?}, compared {:?}, {:?}",
+        it.saving_ratio, it.saving_ratio_low, it.saving_ratio_high, it.throughput_kept_ratio, it.compared_energy_ratio, it.notes
+    )
+}
+
+/// Evaluations and checkpoints: seconds of each pause, from one to the next, and watts.
+#[test]
+fn pauses_of_the_job_are_no_loss_of_the_change() {
+    for (pause, every, watts) in
+        [(300, 3600, 250.0), (600, 7200, 300.0), (120, 1800, 120.0), (20, 300, 150.0), (40, 600, 150.0), (60, 600, 150.0)]
+    {
+        for capped_from_second in [1800, 5400, 10_800, 10_920] {
+            let job = CappedJob { capped_from_second, ..CappedJob::HOURS_3_OF_6 };
+            let paused = |second: i64| second % every >= every - pause;
+            for does_nothing in [true, false] {
+                let work = |second, capped: bool| {
+                    let (training, samples) = TRAINING[usize::from(capped && !does_nothing)];
+                    match (paused(second), paused(second + 20)) {
+                        (true, _) => (watts, 0.0),
+                        // Power goes straight from one reading to the next.
+                        (false, true) => (f64::midpoint(watts, training), samples),
+                        (false, false) => (training, samples),
+                    }
+                };
+                let (run, saved, kept) = job.run(&work);
+                let it = run.report();
+                let case = format!("{pause} s of {every} s, capped after {capped_from_second} s: {saved}, {}", headline(&it));
+                assert!(holds(&it, saved), "{case}");
+                assert!((it.throughput_kept_ratio.unwrap() - kept).abs() < 0.01, "{case}");
+            }
+        }
+    }
+}
+
+/// A cap right after the work became another one, or long after.
+#[test]
+fn a_change_right_after_the_work_changed_is_not_given_what_the_work_did() {
+    let work_changes = 7230;
+    for delay in [60, 100, 150, 200, 300] {
+        let job = CappedJob { minutes: 240, capped_from_second: work_changes + delay, ..CappedJob::HOURS_3_OF_6 };
+        for other in [
+            [(250.0, 4.0), (250.0, 4.0)],
+            [(250.0, 4.0), (240.0, 3.9)],
+            [(250.0, 10.0), (250.0, 10.0)],
+            [(380.0, 14.0), (300.0, 13.0)],
+        ] {
+            let work = |second, capped| if second < work_changes { TRAINING[0] } else { other[usize::from(capped)] };
+            let (run, saved, _) = job.run(&work);
+            let it = run.report();
+            let is_left_out = it.saving_ratio.is_none() || it.compared_energy_ratio.unwrap() < 0.9;
+            assert!(is_left_out || holds(&it, saved), "{delay} s, {other:?}: {saved}, {}", headline(&it));
+        }
+    }
+}
+
+/// Throughput or power that rises or falls by a part an hour, whatever is set.
+#[test]
+fn the_interval_holds_a_trend_that_the_baseline_shows() {
+    for (throughput, power) in [(0.03, 0.0), (-0.02, 0.0), (0.0, 0.02), (0.01, 0.0), (-0.01, 0.0), (0.005, 0.0)] {
+        for last in [TRAINING[0], TRAINING[1]] {
+            let work = |second: i64, capped: bool| {
+                let (watts, rate) = if capped { last } else { TRAINING[0] };
+                let hours = second as f64 / 3600.0;
+                (watts * (1.0 + power * hours), rate * (1.0 + throughput * hours))
+            };
+            let (run, saved, _) = CappedJob::HOURS_3_OF_6.run(&work);
+            let it = run.report();
+            // More throughput or power under a cap than without one is other work.
+            let is_left_out = it.saving_ratio.is_none() && (throughput > 0.0 || power > 0.0);
+            assert!(is_left_out || holds(&it, saved), "{throughput}, {power}: {saved}, {}", headline(&it));
+        }
+    }
+    // Without one it is as narrow as before.
+    let it = CappedJob::HOURS_3_OF_6.run(&|_, capped| TRAINING[usize::from(capped)]).0.report();
+    assert!(it.saving_ratio_high.unwrap() - it.saving_ratio_low.unwrap() < 0.02, "{}", headline(&it));
+}
+
+/// Noise from minute to minute, as of sequences of different lengths.
+#[test]
+fn noise_of_the_job_widens_the_interval() {
+    let widths = [0.02, 0.05, 0.08, 0.12].map(|throughput| {
+        let (mut held, mut width, runs) = (0, 0.0, 12);
+        for seed in 0..runs {
+            let job = CappedJob { noise: (0.01, throughput), seed, capped_from_second: 1200, ..CappedJob::HOURS_3_OF_6 };
+            let (run, saved, _) = job.run(&|_, capped| TRAINING[usize::from(capped)]);
+            let it = run.report();
+            held += usize::from(holds(&it, saved));
+            width += it.saving_ratio_high.unwrap() - it.saving_ratio_low.unwrap();
+            assert!(it.compared_energy_ratio.unwrap() > 0.9, "{throughput}: {}", headline(&it));
+        }
+        assert!(held >= 10, "noise of {throughput}: {held} of {runs}");
+        width
+    });
+    assert!(widths.is_sorted(), "{widths:?}");
+}
+
+/// With noise of 2 % on throughput and power, nine of ten intervals hold the truth.
+#[test]
+fn ninety_per_cent_intervals_hold_the_truth() {
+    let mut noise = noise(7);
     let runs = 60;
     let mut held = 0;
     for _ in 0..runs {
@@ -468,6 +624,39 @@ fn constant_work(steps: &[(bool, f64, f64, i64)]) -> Run {
 
 proptest! {
     #![proptest_config(cases(48))]
+
+    /// Whatever the job pauses for, how long and how often: a change that does nothing saved nothing.
+    #[test]
+    fn a_change_that_does_nothing_saves_nothing_whatever_the_job_pauses(
+        pause in 20_i64..1200,
+        part in 0.02..0.1_f64,
+        watts in 80.0..400.0_f64,
+        jitter in proptest::option::of(any::<u64>()),
+        capped_from_minute in 30_i64..300,
+        seed in any::<u64>(),
+    ) {
+        let every = (pause as f64 / part) as i64;
+        let starts: Vec<i64> = (0..=21_600 / every)
+            .map(|round| {
+                let shift = jitter.map_or(0, |of| (of.rotate_left(7 * round as u32) % (every - pause) as u64) as i64);
+                round * every + if jitter.is_some() { shift } else { every / 2 }
+            })
+            .collect();
+        let mut pauses = vec![false; 21_600];
+        for start in starts {
+            let range = start.min(21_600) as usize..(start + pause).min(21_600) as usize;
+            pauses[range].fill(true);
+        }
+        let paused = |second: i64| pauses[second as usize];
+        // The change itself may take a window in which the job pauses: that is the work of another test.
+        let calm = |minute: &i64| (60 * minute - 60..60 * minute + 180).all(|second| !paused(second));
+        let Some(minute) = (capped_from_minute..330).find(calm) else { return Ok(()) };
+        let job = CappedJob { capped_from_second: 60 * minute + 5, seed, ..CappedJob::HOURS_3_OF_6 };
+        let (run, ..) = job.run(&|second, _| if paused(second) { (watts, 0.0) } else { TRAINING[0] });
+        let it = run.report();
+        prop_assert!(holds(&it, 0.0), "{}", headline(&it));
+        prop_assert!(it.throughput_kept_ratio.is_some_and(|kept| (kept - 1.0).abs() <= 0.01), "{}", headline(&it));
+    }
 
     #[test]
     fn with_constant_work_the_estimate_is_the_plain_comparison(steps in steps()) {

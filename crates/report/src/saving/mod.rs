@@ -9,15 +9,19 @@
 //! 4. Compared are all windows at the starting setting, with themselves; and all others whose phase has a baseline: the starting
 //!    setting would have drawn the baseline's power and had its throughput for the same time. Restarts, failed trials, redone work and
 //!    the windows around them are among those others. A window without a baseline is in no figure of the saving, and counted.
+//!    A pause of the job (evaluation, checkpoint, wait for data) is neither a gain nor a loss of a change: in a window that fits no
+//!    phase, and that no change explains, the change acts on the time in which the job ran.
 //! 5. `saving_ratio` is 1 − (energy ÷ samples) ÷ (baseline energy ÷ baseline samples), all of the compared windows.
 //!
-//! The interval has three parts: the scatter of the baseline's windows and of as many as were compared with them; the age of the
-//! baseline, as a random walk; and a floor for what neither shows.
+//! The interval has four parts: the scatter of the baseline's windows and of as many as were compared with them; the age of the
+//! baseline, as a random walk; a trend within the baseline's windows; and a floor for what none of them shows.
 //!
 //! A baseline that the user gives is a fixed figure for the whole run and has no interval.
 
 mod phases;
 mod timeline;
+
+use std::collections::BTreeMap;
 
 use crate::figures::divide_known;
 use crate::reporter::{ReportWindow, WorkloadEvents, sum_known};
@@ -59,6 +63,8 @@ pub(crate) struct SavingEstimate {
 }
 
 const GOOD_COVERAGE: f64 = 0.9;
+/// Least time of pauses of which the power is believed.
+const PAUSE_SECONDS: f64 = 300.0;
 /// Windows without a phase of their own belong to that of the windows around them, no further away than this.
 const NEIGHBOUR_SECONDS: f64 = 7200.0;
 /// Quantile of the normal distribution that leaves 5 % on each side.
@@ -214,31 +220,12 @@ impl PhaseBaseline {
 
 fn compare(windows: &[&ReportWindow], timeline: &SettingTimeline) -> BaselineComparison {
     let settings = &timeline.settings;
-    let clean = |index: usize| is_comparable(windows[index]) && !settings[index].disturbed;
-    let observed: Vec<usize> = (0..windows.len()).filter(|index| clean(*index)).collect();
-    let observations: Vec<WindowObservation> =
-        observed.iter().filter_map(|index| window_observation(windows[*index], &settings[*index])).collect();
-    let mut found: Vec<Option<usize>> = vec![None; windows.len()];
-    if observations.len() == observed.len() {
-        for (index, phase) in observed.iter().zip(assign_phases(&observations)) {
-            found[*index] = phase;
-        }
-    }
-    // Baselines by starting setting and phase.
-    let mut baselines: Vec<((usize, usize), PhaseBaseline)> = Vec::new();
-    for index in &observed {
-        let Some(phase) = found[*index] else { continue };
-        let setting = &settings[*index];
-        if setting.is_start {
-            let of = (setting.start, phase);
-            let place = baseline_index(&mut baselines, of);
-            let (watts, rate) = power_and_rate(windows[*index]);
-            baselines[place].1.windows.push((*index, watts, rate));
-        }
-    }
+    let found = find_phases(windows, settings);
     let mut comparison =
         BaselineComparison { windows: vec![WindowBaseline::default(); windows.len()], ..BaselineComparison::default() };
     let around = NeighbourPhases::of(windows, &found);
+    let mut measured = MeasuredPhases::of(windows, settings, &found);
+    measured.add_pauses(windows, settings, &found, &around);
     for (index, window) in windows.iter().enumerate() {
         let setting = &settings[index];
         let near = around.phases(index);
@@ -252,26 +239,178 @@ fn compare(windows: &[&ReportWindow], timeline: &SettingTimeline) -> BaselineCom
             (compared.baseline_joules, compared.baseline_samples) = (window.run_energy, Some(window.samples.unwrap_or(0.0)));
             continue;
         }
-        let of_phase = |phase: usize| {
-            let position = baselines.iter().position(|(of, _)| *of == (setting.start, phase))?;
-            Some((position, baselines[position].1.means()?))
+        let expected = match (found[index].map(|phase| (phase, phase)).or(near), found[index]) {
+            (Some(around), None) if is_interlude(window, setting) => measured.expected_of_interlude(window, setting, around),
+            (Some(around), _) => measured.expected_of_phases(window, setting, around),
+            (None, _) => Vec::new(),
         };
-        let both = found[index].map(|phase| (phase, phase)).or(near);
-        let Some((first, second)) = both.and_then(|(a, b)| Some((of_phase(a)?, of_phase(b)?))) else {
+        if expected.is_empty() {
             comparison.without_baseline += 1;
             continue;
-        };
-        let seconds = known_seconds(window);
-        let mean = |of: fn((f64, f64)) -> f64| f64::midpoint(of(first.1), of(second.1));
-        compared.baseline_joules = Some(seconds.0 * mean(|it| it.0));
-        compared.baseline_samples = Some(seconds.1 * mean(|it| it.1));
+        }
+        let part = 1.0 / expected.len() as f64;
+        compared.baseline_joules = Some(part * expected.iter().map(|it| it.joules).sum::<f64>());
+        compared.baseline_samples = Some(part * expected.iter().map(|it| it.samples).sum::<f64>());
         comparison.others += 1;
-        for (position, _) in [first, second] {
-            baselines[position].1.users.push((index, 0.5 * seconds.0, 0.5 * seconds.1));
+        for of in expected.iter().filter(|it| it.seconds.0 > 0.0) {
+            measured.baselines[of.baseline].1.users.push((index, part * of.seconds.0, part * of.seconds.1));
         }
     }
-    comparison.variance = variance(&baselines, &comparison, windows);
+    comparison.variance = variance(&measured.baselines, &comparison, windows);
     comparison
+}
+
+/// Returns the phase of each window; `None` if it is disturbed, or fits none.
+fn find_phases(windows: &[&ReportWindow], settings: &[WindowSetting]) -> Vec<Option<usize>> {
+    let clean = |index: &usize| is_comparable(windows[*index]) && !settings[*index].disturbed;
+    let observed: Vec<usize> = (0..windows.len()).filter(clean).collect();
+    let is_pause = |index: usize| {
+        let window = windows.get(index).filter(|window| counts_for_saving(window) && !window.restarted);
+        window.is_some_and(|window| power_and_rate(window).1 <= 0.0)
+    };
+    let observation = |index: &usize| {
+        let beside_pause = is_pause(index + 1) || index.checked_sub(1).is_some_and(is_pause);
+        Some(WindowObservation { beside_pause, ..window_observation(windows[*index], &settings[*index])? })
+    };
+    let observations: Vec<WindowObservation> = observed.iter().filter_map(observation).collect();
+    let mut found: Vec<Option<usize>> = vec![None; windows.len()];
+    if observations.len() == observed.len() {
+        for (index, phase) in observed.iter().zip(assign_phases(&observations)) {
+            found[*index] = phase;
+        }
+    }
+    found
+}
+
+/// Returns true if a window that fits no phase is so without any change: the job paused, or did something else for a moment.
+fn is_interlude(window: &ReportWindow, setting: &WindowSetting) -> bool {
+    !setting.disturbed && !window.restarted && !window.redone
+}
+
+/// What the phases did at each setting.
+#[derive(Debug, Default)]
+struct MeasuredPhases {
+    /// By starting setting and phase.
+    baselines: Vec<((usize, usize), PhaseBaseline)>,
+    /// Number of windows and sums of watts and of samples per second, by setting and phase.
+    sums: BTreeMap<(usize, usize), (f64, f64, f64)>,
+    /// Joules and seconds of the job's pauses within a phase, by setting and phase.
+    pauses: BTreeMap<(usize, usize), (f64, f64)>,
+}
+
+/// What the starting setting would have taken and done in the time of a window, by one baseline.
+#[derive(Debug, Clone, Copy)]
+struct ExpectedFigures {
+    baseline: usize,
+    joules: f64,
+    samples: f64,
+    /// Seconds of the baseline's power and of its progress in it.
+    seconds: (f64, f64),
+}
+
+impl MeasuredPhases {
+    fn of(windows: &[&ReportWindow], settings: &[WindowSetting], found: &[Option<usize>]) -> Self {
+        let mut measured = Self::default();
+        for (index, phase) in found.iter().enumerate().filter_map(|(index, phase)| Some((index, (*phase)?))) {
+            let setting = &settings[index];
+            let (watts, rate) = power_and_rate(windows[index]);
+            let sums = measured.sums.entry((setting.index, phase)).or_default();
+            *sums = (sums.0 + 1.0, sums.1 + watts, sums.2 + rate);
+            if setting.is_start {
+                let place = baseline_index(&mut measured.baselines, (setting.start, phase));
+                measured.baselines[place].1.windows.push((index, watts, rate));
+            }
+        }
+        measured
+    }
+
+    /// Returns a phase's baseline at a starting setting, and its mean power and throughput.
+    fn baseline(&self, start: usize, phase: usize) -> Option<(usize, (f64, f64))> {
+        let position = self.baselines.iter().position(|(of, _)| *of == (start, phase))?;
+        Some((position, self.baselines[position].1.means()?))
+    }
+
+    /// Returns the baselines of the phases before and after, for all of the window's time; none if one of them is not measured.
+    fn expected_of_phases(&self, window: &ReportWindow, setting: &WindowSetting, around: (usize, usize)) -> Vec<ExpectedFigures> {
+        let seconds = known_seconds(window);
+        let expected = |phase: usize| {
+            let (baseline, (watts, rate)) = self.baseline(setting.start, phase)?;
+            Some(ExpectedFigures { baseline, joules: seconds.0 * watts, samples: seconds.1 * rate, seconds })
+        };
+        [around.0, around.1].into_iter().map(expected).collect::<Option<Vec<_>>>().unwrap_or_default()
+    }
+
+    /// Returns mean watts and samples per second of a phase at a setting.
+    fn running(&self, setting: usize, phase: usize) -> Option<(f64, f64)> {
+        let (count, watts, rate) = *self.sums.get(&(setting, phase))?;
+        Some((watts / count, rate / count))
+    }
+
+    /// Adds what the job took in interludes beyond the time in which it ran.
+    fn add_pauses(
+        &mut self,
+        windows: &[&ReportWindow],
+        settings: &[WindowSetting],
+        found: &[Option<usize>],
+        around: &NeighbourPhases,
+    ) {
+        for (index, window) in windows.iter().enumerate() {
+            let setting = &settings[index];
+            let is_known = counts_for_saving(window) && !window.shared && is_interlude(window, setting);
+            let near = around.phases(index).filter(|(a, b)| a == b && found[index].is_none() && is_known);
+            let Some((phase, running)) = near.and_then(|(phase, _)| Some((phase, self.running(setting.index, phase)?))) else {
+                continue;
+            };
+            let (joules, seconds) = pause_of(window, running);
+            let sums = self.pauses.entry((setting.index, phase)).or_default();
+            *sums = (sums.0 + joules, sums.1 + seconds);
+        }
+    }
+
+    /// Returns the power of pauses at the starting setting over that at another, no further from 1 than that of running; 1 if too few
+    /// are measured.
+    fn pause_power_ratio(&self, setting: &WindowSetting, phase: usize, running_ratio: f64) -> f64 {
+        let watts = |setting: usize| {
+            let (joules, seconds) = *self.pauses.get(&(setting, phase))?;
+            (seconds >= PAUSE_SECONDS && joules > 0.0).then_some(joules / seconds)
+        };
+        let ratio = watts(setting.start).zip(watts(setting.index)).map_or(1.0, |(start, here)| start / here);
+        ratio.clamp(running_ratio.min(1.0), running_ratio.max(1.0))
+    }
+
+    /// Returns the same for an interlude: the change acts on the part of the time in which the job ran, which its samples show. In the
+    /// rest, the starting setting would have paused as long.
+    fn expected_of_interlude(
+        &self,
+        window: &ReportWindow,
+        setting: &WindowSetting,
+        around: (usize, usize),
+    ) -> Vec<ExpectedFigures> {
+        let (energy, samples) = (window.run_energy.unwrap_or(0.0), window.samples.unwrap_or(0.0));
+        let seconds = known_seconds(window);
+        let expected = |phase: usize| {
+            let (baseline, start) = self.baseline(setting.start, phase)?;
+            let running = self.running(setting.index, phase)?;
+            let ran = divide_known(Some(samples), Some(seconds.1 * running.1))?;
+            let ran_seconds = ran.min(1.0) * seconds.0;
+            let ratio = self.pause_power_ratio(setting, phase, start.0 / running.0);
+            Some(ExpectedFigures {
+                baseline,
+                joules: energy + ran_seconds * (start.0 - running.0) + (ratio - 1.0) * pause_of(window, running).0,
+                samples: samples * start.1 / running.1,
+                seconds: (ran_seconds, ran * seconds.1),
+            })
+        };
+        [around.0, around.1].into_iter().filter_map(expected).collect()
+    }
+}
+
+/// Returns the joules and seconds of a window in which the job did not run, by watts and samples per second of running.
+fn pause_of(window: &ReportWindow, running: (f64, f64)) -> (f64, f64) {
+    let seconds = known_seconds(window);
+    let ran = divide_known(window.samples, Some(seconds.1 * running.1)).unwrap_or(0.0).min(1.0);
+    let joules = window.run_energy.unwrap_or(0.0) - ran * seconds.0 * running.0;
+    (joules.max(0.0), (1.0 - ran) * seconds.0)
 }
 
 fn baseline_index(baselines: &mut Vec<((usize, usize), PhaseBaseline)>, of: (usize, usize)) -> usize {
@@ -303,9 +442,35 @@ fn variance(baselines: &[((usize, usize), PhaseBaseline)], comparison: &Baseline
         let ages = baseline.users.iter().map(|(user, ..)| age_hours(baseline, windows, *user));
         let age = ages.sum::<f64>() / baseline.users.len() as f64;
         let floor = FLOOR + LONELY / count;
-        variance += one * (1.0 / count + 1.0 / users) + part.powi(2) * (DRIFT_PER_ROOT_HOUR.powi(2) * age + floor.powi(2));
+        let deviation = |(_, one, other): &(usize, f64, f64)| weights.0 * (one - watts) - weights.1 * (other - rate);
+        let trend = trend_error(baseline, windows, deviation, one);
+        let drift = part.powi(2) * DRIFT_PER_ROOT_HOUR.powi(2) * age;
+        variance += one * (1.0 / count + 1.0 / users) + drift + trend.powi(2) + (part * floor).powi(2);
     }
     variance
+}
+
+/// Returns the error that a trend within the baseline's windows leaves in what is compared with it: the slope that chance does not
+/// explain, times the hours between the middle of both, but no further than the baseline is long. `variance`: of one window's deviation.
+fn trend_error(
+    baseline: &PhaseBaseline,
+    windows: &[&ReportWindow],
+    deviation: impl Fn(&(usize, f64, f64)) -> f64,
+    variance: f64,
+) -> f64 {
+    let Some((first, ..)) = baseline.windows.first() else { return 0.0 };
+    let hours = |index: usize| windows[index].start.seconds_since(windows[*first].start) / 3600.0;
+    let (count, users) = (baseline.windows.len() as f64, baseline.users.len() as f64);
+    let middle = baseline.windows.iter().map(|(index, ..)| hours(*index)).sum::<f64>() / count;
+    let of_users = baseline.users.iter().map(|(index, ..)| hours(*index)).sum::<f64>() / users;
+    let spread: f64 = baseline.windows.iter().map(|(index, ..)| (hours(*index) - middle).powi(2)).sum();
+    if spread <= 0.0 {
+        return 0.0;
+    }
+    let slope = baseline.windows.iter().map(|one| (hours(one.0) - middle) * deviation(one)).sum::<f64>() / spread;
+    let beyond_chance = (slope.powi(2) - Z_90.powi(2) * variance / spread).max(0.0).sqrt();
+    let length = baseline.windows.iter().map(|(index, ..)| hours(*index)).fold(0.0, f64::max);
+    beyond_chance * (of_users - middle).abs().min(length)
 }
 
 /// Hours to the nearest window of a baseline.
@@ -379,6 +544,7 @@ fn window_observation(window: &ReportWindow, setting: &WindowSetting) -> Option<
         memory: of_sample(window.dram_active),
         cycles: of_sample(cycles),
         clock: window.sm_clock_mhz.filter(|clock| *clock > 0.0).map(f64::ln),
+        beside_pause: false,
     })
 }
 

@@ -8,8 +8,8 @@
 //!    none.
 //! 2. **Phases.** A segment belongs to the phase that did the same at the same setting. At a setting that the phase has not run,
 //!    what a sample needs decides: memory traffic and SM cycles, which hardly depend on caps, clocks and layouts. Right after a
-//!    change of the setting the work is taken to be what it was before, unless these differ. Without such counters nothing else
-//!    is recognised.
+//!    change of the setting the work is taken to be what it was before, unless these differ, or the last window before the change
+//!    shows that it was other work already. Without such counters nothing else is recognised.
 
 use eadt_schemas::EventTime;
 
@@ -34,6 +34,8 @@ pub(super) struct WindowObservation {
     pub cycles: Option<f64>,
     /// SM clock.
     pub clock: Option<f64>,
+    /// In the window before or after it, the job did nothing.
+    pub beside_pause: bool,
 }
 
 /// A gap of this many seconds ends a segment.
@@ -43,7 +45,7 @@ const CONTINUITY_SECONDS: f64 = 1800.0;
 /// Windows of a segment that a further one is compared with.
 const RECENT: usize = 20;
 /// Least and greatest noise of one window that is believed.
-const NOISE_RANGE: (f64, f64) = (0.004, 0.03);
+const NOISE_RANGE: (f64, f64) = (0.004, 0.15);
 const NOISE_ASSUMED: f64 = 0.02;
 /// Difference of one window from its segment, and of two segments, that is none.
 const SAME_WINDOW: f64 = 0.035;
@@ -53,6 +55,8 @@ const SAME_SEGMENT: f64 = 0.03;
 const LIMITS_SHIFT: [f64; 2] = [0.03, 0.12];
 const PROCESSES_SHIFT: [f64; 2] = [0.10, 0.30];
 
+/// Difference in throughput, as a logarithm, of segments that are equally near to the work before a change.
+const NEAREST_RATE: f64 = 0.1;
 /// Windows around a single one in which its phase is looked for.
 const NEAR: usize = 6;
 
@@ -70,26 +74,36 @@ pub(super) fn assign_phases(all: &[WindowObservation]) -> Vec<Option<usize>> {
     let noise = estimate_noise(all);
     let mut found = vec![None; all.len()];
     let mut phases: Vec<PhaseProfile> = Vec::new();
-    let mut last: Option<(usize, EventTime, usize)> = None;
-    for segment in find_segments(all, &noise) {
-        let summary = SegmentSummary::of(&segment, all);
-        let before = last
-            .filter(|(setting, end, _)| *setting != summary.setting && summary.start.seconds_since(*end) <= CONTINUITY_SECONDS);
-        let known = recognise(&phases, &summary, before.map(|(.., phase)| phase), &noise);
-        let index = match known {
+    let summaries: Vec<(Vec<usize>, SegmentSummary)> = find_segments(all, &noise)
+        .into_iter()
+        .map(|segment| {
+            let summary = SegmentSummary::of(&segment, all);
+            (segment, summary)
+        })
+        .collect();
+    let mut work = WorkBefore::default();
+    for (place, (segment, summary)) in summaries.iter().enumerate() {
+        work.enter(summary.setting);
+        let at_setting = summaries[place..].iter().map(|(_, later)| later).take_while(|later| later.setting == summary.setting);
+        let before = work.phase_that_goes_on(summary, at_setting);
+        let index = match recognise(&phases, summary, before, &noise) {
             Some(index) => index,
             // A single window that fits nowhere is no phase, unless a change right at the start left no more.
-            None if summary.count < 2.0 && last.is_some() => continue,
+            None if summary.count < 2.0 && !phases.is_empty() => {
+                work.odd = Some(summary.clone());
+                continue;
+            }
             None => {
                 phases.push(PhaseProfile::default());
                 phases.len() - 1
             }
         };
-        phases[index].add(&summary);
-        for window in &segment {
+        phases[index].add(summary);
+        for window in segment {
             found[*window] = Some(index);
         }
-        last = Some((summary.setting, summary.end, index));
+        work.last = Some((summary.clone(), index));
+        work.odd = None;
     }
     // Single windows, of a setting that was just about to be changed as the work did, now that all phases are known.
     let near = |found: &[Option<usize>], index: usize| {
@@ -122,10 +136,11 @@ fn estimate_noise(all: &[WindowObservation]) -> [f64; FIGURES] {
         if differences.len() < 8 {
             return NOISE_ASSUMED;
         }
-        let middle = differences.len() / 2;
-        let median = *differences.select_nth_unstable_by(middle, f64::total_cmp).1;
-        // 1.4826 holds for a normal distribution. A difference has twice the variance of one figure.
-        (1.4826 * median / std::f64::consts::SQRT_2).clamp(NOISE_RANGE.0, NOISE_RANGE.1)
+        // Of the differences, those at changes of the work and at pauses are the largest: the lower quartile has none of them.
+        let place = differences.len() / 4;
+        let quartile = *differences.select_nth_unstable_by(place, f64::total_cmp).1;
+        // 3.1383 holds for a normal distribution. A difference has twice the variance of one figure.
+        (3.1383 * quartile / std::f64::consts::SQRT_2).clamp(NOISE_RANGE.0, NOISE_RANGE.1)
     };
     std::array::from_fn(of)
 }
@@ -196,6 +211,8 @@ struct SegmentSummary {
     memory: Option<f64>,
     cycles: Option<f64>,
     clock: Option<f64>,
+    /// Of its last window.
+    beside_pause: bool,
 }
 
 impl SegmentSummary {
@@ -212,6 +229,7 @@ impl SegmentSummary {
             start: first.start,
             end: last.end,
             count: segment.len() as f64,
+            beside_pause: last.beside_pause,
             rate: mean(|it| Some(it.rate)).unwrap_or(0.0),
             watts: mean(|it| Some(it.watts)).unwrap_or(0.0),
             memory: mean(|it| it.memory),
@@ -285,6 +303,58 @@ impl PhaseProfile {
             Some(known) => known.absorb(summary),
             None => self.settings.push(summary.clone()),
         }
+    }
+}
+
+/// The work before the newest change of the setting.
+#[derive(Debug, Default)]
+struct WorkBefore {
+    setting: Option<usize>,
+    /// The newest segment with a phase.
+    last: Option<(SegmentSummary, usize)>,
+    /// A window after it that fits no phase.
+    odd: Option<SegmentSummary>,
+    /// Both as they were at the change.
+    at_change: Option<(SegmentSummary, usize)>,
+    odd_at_change: Option<SegmentSummary>,
+}
+
+impl WorkBefore {
+    fn enter(&mut self, setting: usize) {
+        if self.setting.replace(setting).is_some_and(|before| before != setting) {
+            self.at_change.clone_from(&self.last);
+            self.odd_at_change = self.odd.take();
+        }
+    }
+
+    /// Returns the phase before the change, if a segment is what goes on of it. `at_setting`: this segment and those that follow it at
+    /// this setting.
+    ///
+    /// It is one whose throughput is nearest to that of before, of more than one window if there are such. None goes on if the last window before the change
+    /// was of other work already, and the segment is like that.
+    fn phase_that_goes_on<'a>(
+        &self,
+        segment: &SegmentSummary,
+        at_setting: impl Iterator<Item = &'a SegmentSummary>,
+    ) -> Option<usize> {
+        let (before, phase) = self.at_change.as_ref()?;
+        let in_time = |summary: &SegmentSummary| summary.start.seconds_since(before.end) <= CONTINUITY_SECONDS;
+        let apart = |summary: &SegmentSummary| (summary.rate - before.rate).abs();
+        let candidates: Vec<&SegmentSummary> = at_setting.filter(|summary| in_time(summary)).collect();
+        let nearest = candidates.iter().map(|summary| apart(summary)).fold(f64::INFINITY, f64::min);
+        let longest = candidates
+            .iter()
+            .filter(|summary| apart(summary) <= nearest + NEAREST_RATE)
+            .map(|summary| summary.count)
+            .fold(0.0, f64::max);
+        let is_chosen = in_time(segment) && apart(segment) <= nearest + NEAREST_RATE && segment.count >= longest.min(2.0);
+        let resembles = |odd: &SegmentSummary| {
+            let figure = |of: fn(&SegmentSummary) -> f64| (of(segment) - of(odd)).abs() < (of(segment) - of(before)).abs();
+            // A pause lowers throughput. Of the same throughput with other power it is none, unless power rises or falls for one.
+            let same_rate = (odd.rate - before.rate).abs() <= SAME_WINDOW;
+            if same_rate { !odd.beside_pause && figure(|it| it.watts) } else { figure(|it| it.rate) }
+        };
+        (is_chosen && !self.odd_at_change.as_ref().is_some_and(resembles)).then_some(*phase)
     }
 }
 
