@@ -426,6 +426,7 @@ impl SimulatedTestbed {
                 workload: workload.clone(),
                 decision_id: applied.decision_id.clone(),
                 generation: managed.state.generation,
+                by_job: false,
                 reason: format!("not ready within {READY_WITHIN_SECONDS} s"),
             };
             let Ok(after) = self.cluster.roll_back(&back) else { continue };

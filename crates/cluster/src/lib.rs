@@ -80,6 +80,19 @@ impl AppliedDecision {
     pub fn job_request(&self) -> Option<JobRequest> {
         JobRequest::between(&self.before, &self.layout)
     }
+
+    /// Returns whether only settings that the job changes itself differ from those before.
+    pub fn is_for_job_only(&self) -> bool {
+        let of_others = |layout: &Layout| Layout { precision: None, frozen_prefix_layers: None, ..layout.clone() };
+        of_others(&self.before) == of_others(&self.layout)
+    }
+
+    /// Returns the layout that a rollback restores. A job that takes back what it followed trains all its layers, also those
+    /// that an earlier change froze.
+    pub fn layout_to_restore(&self) -> Layout {
+        let frozen_prefix_layers = self.before.frozen_prefix_layers.filter(|layers| self.ready_time.is_none() || *layers == 0);
+        Layout { frozen_prefix_layers, ..self.before.clone() }
+    }
 }
 
 /// The rollback of a change.
@@ -98,6 +111,13 @@ impl ManagedWorkload {
         let on_its_way =
             |a: &&AppliedDecision| a.ready_time.is_none() && a.rolled_back.is_none() && a.generation == self.state.generation;
         self.applied.as_ref().filter(on_its_way)
+    }
+
+    /// Returns the change in force that the job alone made, and that it may still take back.
+    pub fn made_by_job(&self) -> Option<&AppliedDecision> {
+        let in_force =
+            |a: &&AppliedDecision| a.ready_time.is_some() && a.rolled_back.is_none() && a.generation == self.state.generation;
+        self.applied.as_ref().filter(in_force).filter(|a| a.job_request().is_some() && a.is_for_job_only())
     }
 }
 
@@ -158,6 +178,9 @@ pub struct RollbackRequest {
     pub decision_id: String,
     /// The generation to replace; with another one in force nothing is written.
     pub generation: u64,
+    /// The job itself took it back, so it is rolled back although it became ready. Otherwise nothing is written then.
+    #[serde(default)]
+    pub by_job: bool,
     /// Text for people.
     pub reason: String,
 }
@@ -233,7 +256,8 @@ pub trait Cluster: Send + Sync + fmt::Debug {
     }
     /// Writes a change. Asked again for the decision that is applied already, it changes nothing and returns the same.
     fn apply(&self, change: &WorkloadChange) -> Result<ManagedWorkload, ClusterError>;
-    /// Restores the layout before a change. Asked again, it changes nothing and returns the same.
+    /// Restores the layout before a change ([`AppliedDecision::layout_to_restore`]). Asked again, it changes nothing and returns
+    /// the same.
     fn roll_back(&self, roll_back: &RollbackRequest) -> Result<ManagedWorkload, ClusterError>;
     /// Writes a recommendation beside the workload; touches nothing that runs.
     fn recommend(&self, decision: &Decision) -> Result<(), ClusterError>;

@@ -200,6 +200,9 @@ impl KubernetesCluster {
 
     async fn roll_back_now(&self, back: &RollbackRequest) -> Result<(), ClusterError> {
         let key = self.shared.workload_key(&back.workload)?;
+        if back.by_job {
+            return self.roll_back_by_job(&key, back).await;
+        }
         let entry: Option<WorkloadEntry> = self.shared.update_index(|state, _| state.entry(&key).cloned());
         let changed = entry
             .as_ref()
@@ -246,6 +249,15 @@ impl KubernetesCluster {
             }
         };
         self.shared.write(&key, &tried, plan).await.map(drop)
+    }
+
+    /// Rolls back a change that the job took back: its pods and the agents of their nodes have no part in it.
+    async fn roll_back_by_job(&self, key: &ObjectKey, back: &RollbackRequest) -> Result<(), ClusterError> {
+        let now = self.shared.now();
+        let plan = |observed: &WorkloadObject, _: &EffectivePolicy, _: bool, term: u64| {
+            change::plan_roll_back(observed, back, &back.reason, now, term)
+        };
+        self.shared.write(key, &format!("rolling back {key}"), plan).await.map(drop)
     }
 }
 

@@ -13,7 +13,7 @@ pub fn write_change(cluster: &dyn Cluster, checked: &CheckedChange) -> Result<Wr
     cluster.apply(checked.change()).map(WrittenWorkload)
 }
 
-/// Takes back a change that did not become ready.
+/// Takes back a change that did not become ready, or that the job took back.
 pub fn roll_back(cluster: &dyn Cluster, roll_back: &RollbackRequest) -> Result<WrittenWorkload, ClusterError> {
     cluster.roll_back(roll_back).map(WrittenWorkload)
 }

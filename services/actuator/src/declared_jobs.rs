@@ -191,10 +191,10 @@ fn roll_back(job: &mut ManagedWorkload, back: &RollbackRequest, now: EventTime) 
         return Ok(false);
     }
     check_generation(back.generation, job.state.generation)?;
-    if applied.ready_time.is_some() {
+    if applied.ready_time.is_some() && !back.by_job {
         return Err(conflict(format_args!("decision {} became ready meanwhile", back.decision_id)));
     }
-    let generation = replace(&mut job.state, &applied.before.clone(), None, now, Some(now));
+    let generation = replace(&mut job.state, &applied.layout_to_restore(), None, now, Some(now));
     applied.rolled_back = Some(RollbackRecord { generation, time: now, reason: back.reason.clone() });
     Ok(true)
 }
@@ -278,7 +278,32 @@ mod tests {
     }
 
     fn back(id: &str, generation: u64) -> RollbackRequest {
-        RollbackRequest { workload: "lab/gpt".to_owned(), decision_id: id.to_owned(), generation, reason: "late".to_owned() }
+        RollbackRequest {
+            workload: "lab/gpt".to_owned(),
+            decision_id: id.to_owned(),
+            generation,
+            by_job: false,
+            reason: "late".to_owned(),
+        }
+    }
+
+    #[test]
+    fn what_a_job_takes_back_is_no_longer_in_force_and_nothing_that_was_frozen_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let jobs = open(folder.path(), &[declared()], 10.0);
+        jobs.apply(&freeze("d-1", 1, Some(2))).unwrap();
+        jobs.on_job_follows("lab/gpt", "d-1");
+        jobs.apply(&freeze("d-2", 2, Some(3))).unwrap();
+        jobs.on_job_follows("lab/gpt", "d-2");
+        let by_job = |id: &str, generation| RollbackRequest { by_job: true, ..back(id, generation) };
+        for newer in [by_job("d-1", 2), by_job("d-1", 3), by_job("d-2", 2)] {
+            assert_eq!(jobs.roll_back(&newer).unwrap_err().remedy, ClusterRemedy::Conflict, "{newer:?}");
+        }
+        let thawed = jobs.roll_back(&by_job("d-2", 3)).unwrap();
+        assert_eq!((&thawed.state.layout, thawed.state.generation), (&Layout::default(), 4));
+        assert_eq!(crate::directives::build_directive(&thawed, None), None);
+        assert_eq!(jobs.roll_back(&by_job("d-2", 3)).unwrap(), thawed, "asked again, it changes nothing");
+        assert_eq!(open(folder.path(), &[declared()], 20.0).workloads().unwrap(), [thawed]);
     }
 
     #[test]

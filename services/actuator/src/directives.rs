@@ -3,7 +3,7 @@
 //! A job changes its precision and its frozen layers itself. Its directive is in `directives.v1`, one event per workload, as long
 //! as the workload's mark has the request and its policy allows it. A request that is no longer wanted is withdrawn by a
 //! tombstone, and the job returns to the settings that it was started with. The change is ready when the job reports to follow
-//! it, and rolled back when it does not in time.
+//! it, and rolled back when it does not in time, or when the job takes it back later.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,6 +36,11 @@ pub fn build_directive(managed: &ManagedWorkload, checkpoint: Option<&str>) -> O
     }
     let asks = directive.precision.is_some() || directive.frozen_prefix_layers.is_some() || directive.checkpoint_now;
     asks.then_some(directive)
+}
+
+/// Returns the change in force that the job made, and that is still requested from it: the job may take it back.
+pub fn change_followed_by_job(managed: &ManagedWorkload) -> Option<&AppliedDecision> {
+    managed.made_by_job().filter(|_| build_directive(managed, None).is_some())
 }
 
 /// The directives in the log.
@@ -113,7 +118,9 @@ struct JobRequestReports {
     /// The last report that contradicted the request.
     contradiction: Option<String>,
     decision_id: String,
-    /// The reason why the job refuses.
+    /// The job has made the change.
+    is_ready: bool,
+    /// The reason why the job refuses, or took the change back.
     refusal: Option<String>,
 }
 
@@ -127,15 +134,19 @@ impl JobRequestReports {
             ranks: BTreeMap::new(),
             contradiction: None,
             decision_id: applied.decision_id.clone(),
+            is_ready: applied.ready_time.is_some(),
             refusal: None,
         })
     }
 
     fn add_report(&mut self, report: &TrainingProgress) {
+        let follows = follows_request(self.request, report);
         if report.decision_id.as_ref() == Some(&self.decision_id) {
-            self.refusal.clone_from(&report.directive_refused);
+            // A job that has the settings did not take them back, whatever it refuses now.
+            let refusal = report.directive_refused.as_ref().filter(|_| !(self.is_ready && follows == Some(true)));
+            self.refusal = refusal.cloned();
         }
-        let Some(done) = follows_request(self.request, report).filter(|_| report.rank < self.replicas) else { return };
+        let Some(done) = follows.filter(|_| report.rank < self.replicas) else { return };
         let times = self.ranks.entry(report.rank).or_default();
         *times = if done { times.saturating_add(1) } else { 0 };
         if !done {
@@ -160,7 +171,8 @@ impl JobRequestReports {
     }
 }
 
-/// Follows whether jobs do what changes ask of them. They share one reader, which lives as long as something is waited for.
+/// Follows whether jobs do what changes ask of them, and go on doing it. They share one reader, which lives as long as there is
+/// such a change.
 #[derive(Debug, Default)]
 pub struct JobRequestTracker {
     progress_tail: Option<ProgressTail>,
@@ -174,16 +186,18 @@ impl JobRequestTracker {
     }
 
     /// Returns whether it follows exactly these workloads' changes.
-    pub fn follows_exactly(&self, waiting: &[(&String, &AppliedDecision)]) -> bool {
-        self.jobs.len() == waiting.len() && waiting.iter().all(|(_, applied)| self.jobs.contains_key(&applied.decision_id))
+    pub fn follows_exactly(&self, changes: &[(&String, &AppliedDecision)]) -> bool {
+        self.jobs.len() == changes.len() && changes.iter().all(|(_, applied)| self.jobs.contains_key(&applied.decision_id))
     }
 
-    /// Follows exactly these workloads' changes from now on. Reports from before the request do not count.
-    pub fn set_waiting(&mut self, progress: ProgressTopic<'_>, waiting: &[(&String, &AppliedDecision)]) -> Result<(), BusError> {
-        self.jobs.retain(|decision, _| waiting.iter().any(|(_, applied)| applied.decision_id == *decision));
-        for (workload, applied) in waiting {
+    /// Follows exactly these workloads' changes from now on: those that wait for their jobs, and those that the jobs have made.
+    /// Reports from before the request do not count.
+    pub fn set_changes(&mut self, progress: ProgressTopic<'_>, changes: &[(&String, &AppliedDecision)]) -> Result<(), BusError> {
+        self.jobs.retain(|decision, _| changes.iter().any(|(_, applied)| applied.decision_id == *decision));
+        for (workload, applied) in changes {
             if let Some(answers) = JobRequestReports::from_decision(workload, applied) {
-                self.jobs.entry(applied.decision_id.clone()).or_insert(answers);
+                let is_ready = answers.is_ready;
+                self.jobs.entry(applied.decision_id.clone()).or_insert(answers).is_ready = is_ready;
             }
         }
         match &self.progress_tail {
@@ -194,7 +208,7 @@ impl JobRequestTracker {
         Ok(())
     }
 
-    /// Reads the reports since then; returns workload and decision of every job that follows its request.
+    /// Reads the reports since then; returns workload and decision of every job that now follows its request.
     pub fn poll_followers(&mut self) -> Result<Vec<(String, String)>, BusError> {
         let Some(news) = &mut self.progress_tail else { return Ok(Vec::new()) };
         let mut by_workload: BTreeMap<String, &mut JobRequestReports> =
@@ -208,11 +222,11 @@ impl JobRequestTracker {
                 }
             },
         )?;
-        let done = self.jobs.iter().filter(|(_, answers)| answers.is_done());
+        let done = self.jobs.iter().filter(|(_, answers)| !answers.is_ready && answers.is_done());
         Ok(done.map(|(decision, answers)| (answers.workload.clone(), decision.clone())).collect())
     }
 
-    /// Returns the reason why a job refused the request of a decision; `None` if it did not.
+    /// Returns the reason why a job refused the request of a decision, or took it back; `None` if it did not.
     pub fn refusal(&self, decision: &str) -> Option<&str> {
         self.jobs.get(decision)?.refusal.as_deref()
     }
@@ -402,6 +416,11 @@ mod tests {
         assert_eq!(asked.describe_missing(), "the job refused the requested precision bf16: no scaler");
         asked.add_report(&refused("d-0", None));
         assert_eq!(asked.refusal, None, "it changed its mind");
+        asked.is_ready = true;
+        asked.add_report(&TrainingProgress { precision: Some("bf16".into()), ..refused("d-0", Some("no checkpoint")) });
+        assert_eq!(asked.refusal, None, "it has what was requested");
+        asked.add_report(&refused("d-0", Some("it diverges")));
+        assert_eq!(asked.refusal.as_deref(), Some("it diverges"), "it took it back");
 
         let layers = Layout { frozen_prefix_layers: Some(4), ..before.clone() };
         let both = Layout { precision: Some(Precision::Bf16), ..layers };

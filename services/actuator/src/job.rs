@@ -1,5 +1,5 @@
-//! Progress reports of a job: the end of `training.progress.v1`, read only while a report is awaited, so that nothing is read in
-//! the steady state.
+//! Progress reports of a job: the end of `training.progress.v1`, read only while a report is awaited, or a job may take back a
+//! change that it made.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -64,23 +64,24 @@ pub fn unreported_changes(published: Option<&Workload>, present: &ManagedWorkloa
                 })));
             }
         }
-        if let Some(ready) = applied.ready_time {
-            if !is_published_ready(applied.generation) {
-                let downtime = Some(ready.seconds_since(applied.time));
-                reports.push(actuation(ActuationOutcome::Ready, ready, "", &applied.layout, applied.generation, downtime));
-            }
-        } else if let Some(back) = &applied.rolled_back {
+        if let Some(ready) = applied.ready_time
+            && !is_published_ready(applied.generation)
+        {
+            let downtime = Some(ready.seconds_since(applied.time));
+            reports.push(actuation(ActuationOutcome::Ready, ready, "", &applied.layout, applied.generation, downtime));
+        }
+        if let Some(back) = &applied.rolled_back {
             if !is_published(back.generation) {
                 reports.push(actuation(
                     ActuationOutcome::RolledBack,
                     back.time,
                     &back.reason,
-                    &applied.before,
+                    &applied.layout_to_restore(),
                     back.generation,
                     None,
                 ));
             }
-        } else if state.generation > applied.generation && !is_published(applied.generation + 1) {
+        } else if applied.ready_time.is_none() && state.generation > applied.generation && !is_published(applied.generation + 1) {
             let reason = format!("the workload was changed from outside to generation {} before it was ready", state.generation);
             reports.push(actuation(ActuationOutcome::Failed, state.time, &reason, &state.layout, state.generation, None));
         }
@@ -113,9 +114,14 @@ pub fn recommended_report(decision: &Decision, managed: &ManagedWorkload, now: E
     unchanged_report(decision, ActuationOutcome::Recommended, reason.into(), Some(managed), now)
 }
 
-/// Returns the report of a rollout that could not be rolled back; the layout in force stays.
+/// Returns the report of a change that could not be rolled back; the layout in force stays.
 pub fn failed_report(managed: &ManagedWorkload, reason: &str, now: EventTime) -> Option<ActuatorEvent> {
     let applied = managed.applied.as_ref()?;
+    let reason = if applied.ready_time.is_some() {
+        format!("taken back by the job, and it could not be rolled back: {reason}; the layout shown is not the job's")
+    } else {
+        format!("not ready in time, and it could not be rolled back: {reason}; the layout shown is still rolling out")
+    };
     Some(ActuatorEvent::Actuation(Box::new(Actuation {
         id: actuation_id(&applied.decision_id, ActuationOutcome::Failed),
         decision_id: applied.decision_id.clone(),
@@ -123,7 +129,7 @@ pub fn failed_report(managed: &ManagedWorkload, reason: &str, now: EventTime) ->
         time: now,
         origin: managed.state.origin,
         outcome: ActuationOutcome::Failed,
-        reason: format!("not ready in time, and it could not be rolled back: {reason}; the layout shown is still rolling out"),
+        reason,
         layout: managed.state.layout.clone(),
         generation: managed.state.generation,
         downtime_seconds: None,
@@ -254,6 +260,27 @@ mod tests {
         restored.state.time = at(790.0);
         restored.state.ready_time = Some(at(790.0));
         assert_eq!(shape(&unreported_changes(Some(&back.state), &restored)), [("workload", at(790.0), 6)]);
+    }
+
+    #[test]
+    fn what_the_job_takes_back_after_it_was_ready_is_published_once() {
+        let [before, rolling, ready] = history();
+        let mut back = ready.clone();
+        let reason = "taken back by the job: weights moved".to_owned();
+        back.applied.as_mut().unwrap().rolled_back = Some(RollbackRecord { generation: 6, time: at(300.0), reason });
+        let time = Some(at(300.0));
+        back.state =
+            Workload { time: at(300.0), generation: 6, layout: layout(6, 50), decision_id: None, ready_time: time, ..back.state };
+        let reports = unreported_changes(Some(&ready.state), &back);
+        assert_eq!(shape(&reports), [("rolled_back", at(300.0), 6), ("workload", at(300.0), 6)]);
+        let ActuatorEvent::Actuation(actuation) = &reports[0] else { panic!("an actuation was expected") };
+        assert_eq!((&actuation.layout, actuation.reason.as_str()), (&layout(6, 50), "taken back by the job: weights moved"));
+        assert_eq!(shape(&unreported_changes(Some(&back.state), &back)), []);
+        // The actuator was down meanwhile.
+        let undone = [("ready", at(190.0), 5), ("rolled_back", at(300.0), 6), ("workload", at(300.0), 6)];
+        assert_eq!(shape(&unreported_changes(Some(&rolling.state), &back)), undone);
+        let begun = [("applied", at(70.0), 5), ("rolling", at(70.0), 5)];
+        assert_eq!(shape(&unreported_changes(Some(&before.state), &back)), [&begun[..], &undone[..]].concat());
     }
 
     #[test]

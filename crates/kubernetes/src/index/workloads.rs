@@ -570,10 +570,9 @@ impl WorkloadEntry {
 
     /// Returns true if only its job has not followed yet: pods and devices have nothing to do with the change that is on its way.
     pub fn waits_for_job(&self) -> bool {
-        let of_others = |layout: &Layout| Layout { precision: None, frozen_prefix_layers: None, ..layout.clone() };
         let whole = self.object.progress.complete() && self.object.change_annotation.as_ref().is_some_and(|mark| !mark.resume);
         let applied = self.managed.rolling_out().filter(|_| whole);
-        applied.is_some_and(|a| a.job_request().is_some() && of_others(&a.before) == of_others(&a.layout))
+        applied.is_some_and(|a| a.job_request().is_some() && a.is_for_job_only())
     }
 
     /// Returns the facts that a policy's status shows, without figures.

@@ -121,7 +121,7 @@ pub fn plan_apply(
     Ok(PlannedWrite::Write(Box::new(complete_write(observed, values, turned, mark, &change.layout, now, term))))
 }
 
-/// Plans the rollback of a change that did not become ready.
+/// Plans the rollback of a change that did not become ready, or that the job took back.
 pub fn plan_roll_back(
     observed: &WorkloadObject,
     back: &RollbackRequest,
@@ -141,10 +141,10 @@ pub fn plan_roll_back(
     if generation != back.generation {
         return conflict(format!("generation {generation} is in force, the one to roll back is {}", back.generation));
     }
-    if applied.ready_time.is_some() {
+    if applied.ready_time.is_some() && !back.by_job {
         return conflict(format!("decision {} became ready meanwhile", back.decision_id));
     }
-    let before = applied.before.clone();
+    let before = applied.layout_to_restore();
     let values = match (&observed.take_over, layout_values(observed, &taken_over_fields(observed), &before)) {
         (None, Err(_)) => return refuse("the record of taken-over fields is gone, so the former values are not known"),
         (_, values) => values?,
@@ -739,6 +739,7 @@ mod tests {
             workload: "eadt/llm-training".into(),
             decision_id: "d".into(),
             generation: 5,
+            by_job: false,
             reason: "not held".into(),
         };
         let undone = plan_roll_back(&seen(&after), &back, "not held", at(80.0), 1);
@@ -751,6 +752,43 @@ mod tests {
         lost["metadata"]["annotations"].as_object_mut().unwrap().remove(TAKEN_OVER);
         let refusal = plan_roll_back(&seen(&lost), &back, "not ready", at(80.0), 1).unwrap_err();
         assert!(refusal.remedy == ClusterRemedy::Refused && refusal.detail.contains("is gone"), "{refusal}");
+    }
+
+    #[test]
+    fn what_the_job_takes_back_after_it_was_ready_is_restored_once() {
+        let mut job = training(6, "50", "6", "2");
+        (job["apiVersion"], job["kind"], job["spec"]["parallelism"]) = (json!("batch/v1"), json!("Job"), json!(6));
+        job["status"] = json!({"ready": 6});
+        let knobs = AllowedKnobs { frozen_layers: true, ..AllowedKnobs::default() };
+        let policy = EffectivePolicy { knobs, ..effective_policy() };
+        let frozen = Layout { frozen_prefix_layers: Some(2), ..layout(6, 50, 2) };
+        let mark = |job: &mut Value, planned: PlannedWrite| {
+            let PlannedWrite::Write(write) = planned else { panic!("something is written") };
+            job["metadata"]["annotations"][APPLIED] = json!(json_text(&write.change_annotation));
+        };
+        let planned = plan_apply(&seen(&job), &policy, false, false, &change("d", 4, frozen), at(70.0), 1).unwrap();
+        mark(&mut job, planned);
+        let planned = plan_ready(&seen(&job), at(80.0), 1).unwrap();
+        mark(&mut job, planned);
+        assert_eq!(seen(&job).layout.frozen_prefix_layers, Some(2));
+        let late = RollbackRequest {
+            workload: "eadt/llm-training".into(),
+            decision_id: "d".into(),
+            generation: 5,
+            by_job: false,
+            reason: "late".into(),
+        };
+        let by_job = RollbackRequest { by_job: true, ..late.clone() };
+        let older = RollbackRequest { generation: 4, ..by_job.clone() };
+        for (back, term) in [(&late, 1), (&older, 1), (&by_job, 0)] {
+            let refusal = plan_roll_back(&seen(&job), back, "weights moved", at(90.0), term).unwrap_err();
+            assert_eq!(refusal.remedy, ClusterRemedy::Conflict, "{back:?} in term {term}: {refusal}");
+        }
+        let planned = plan_roll_back(&seen(&job), &by_job, "weights moved", at(90.0), 1).unwrap();
+        mark(&mut job, planned);
+        let restored = seen(&job);
+        assert_eq!((restored.layout.frozen_prefix_layers, restored.layout_generation()), (None, 6));
+        assert_eq!(plan_roll_back(&restored, &by_job, "weights moved", at(91.0), 1).unwrap(), PlannedWrite::Nothing);
     }
 
     #[test]
@@ -857,6 +895,7 @@ mod tests {
                         workload: change.workload,
                         decision_id: change.decision_id,
                         generation: before.layout_generation() + 1,
+                        by_job: false,
                         reason: "not ready".into(),
                     };
                     let planned = plan_roll_back(&known, &back, "not ready", at(80.0), 1).unwrap();

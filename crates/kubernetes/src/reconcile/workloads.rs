@@ -207,6 +207,7 @@ async fn reconcile_step(shared: &KubernetesContext, key: &ObjectKey, entry: &Wor
             workload: entry.managed.state.workload.clone(),
             decision_id: applied.decision_id.clone(),
             generation: applied.generation,
+            by_job: false,
             reason: reason.clone(),
         };
         tracing::warn!(%key, decision = back.decision_id, reason, "a node agent does not hold the settings of a decision: rolling it back");

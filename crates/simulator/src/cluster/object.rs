@@ -86,10 +86,10 @@ impl SimulatedJob {
             return Ok(self.managed.clone());
         }
         fence(back.generation, self.managed.state.generation)?;
-        if applied.ready_time.is_some() {
+        if applied.ready_time.is_some() && !back.by_job {
             return conflict(format!("decision {} became ready meanwhile", back.decision_id));
         }
-        let before = applied.before.clone();
+        let before = applied.layout_to_restore();
         // Only settings requested of a job are reverted without a restart.
         let is_job_request = applied.job_request().is_some();
         let generation = self.replace(

@@ -205,7 +205,8 @@ fn what_never_becomes_ready_can_be_taken_back() {
     assert_eq!(cluster.next_transition(), Some(at(670.0)), "its deadline");
     run(&mut cluster, 670.0);
     assert_eq!(cluster.managed()[0].state.ready_time, None);
-    let back = RollbackRequest { workload: LLM.into(), decision_id: "d1".into(), generation: 2, reason: "late".into() };
+    let back =
+        RollbackRequest { workload: LLM.into(), decision_id: "d1".into(), generation: 2, by_job: false, reason: "late".into() };
     let restored = cluster.roll_back(&back).unwrap();
     assert_eq!((restored.state.generation, restored.state.layout.replicas), (3, Some(6)));
     assert_eq!(cluster.roll_back(&back), Ok(restored), "asked again, it is the same");

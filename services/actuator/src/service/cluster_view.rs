@@ -5,12 +5,15 @@ use std::time::{Duration, Instant};
 
 use eadt_cluster::{Cluster, ClusterChanges, ClusterError, ManagedWorkload};
 
+use crate::directives::change_followed_by_job;
 use crate::find_workload::WorkloadView;
 
 pub struct ClusterView {
     workloads: WorkloadView,
     /// Workloads whose last change is not ready yet.
     rolling: BTreeSet<String>,
+    /// Workloads whose jobs made the last change, and may take it back.
+    followed_by_jobs: BTreeSet<String>,
     /// Revision of the cluster that the view has; `None` if nothing was read yet.
     revision: Option<u64>,
     /// Read again whatever the revision is.
@@ -26,6 +29,7 @@ impl ClusterView {
         Self {
             workloads: WorkloadView::new(),
             rolling: BTreeSet::new(),
+            followed_by_jobs: BTreeSet::new(),
             revision: None,
             refresh_requested: false,
             last_full_read: Instant::now(),
@@ -47,8 +51,14 @@ impl ClusterView {
         self.rolling.iter().filter_map(|name| Some((name, self.workloads.get(name)?)))
     }
 
-    pub fn has_rollouts(&self) -> bool {
-        !self.rolling.is_empty()
+    /// Returns the workloads whose jobs made the last change, and may take it back.
+    pub fn followed_by_jobs(&self) -> impl Iterator<Item = (&String, &ManagedWorkload)> {
+        self.followed_by_jobs.iter().filter_map(|name| Some((name, self.workloads.get(name)?)))
+    }
+
+    /// Returns whether a change may have to be rolled back.
+    pub fn has_changes_to_follow(&self) -> bool {
+        !self.rolling.is_empty() || !self.followed_by_jobs.is_empty()
     }
 
     pub fn rollout_count(&self) -> usize {
@@ -58,10 +68,12 @@ impl ClusterView {
     /// Stores a workload as it is now.
     pub fn put(&mut self, managed: ManagedWorkload) {
         let name = managed.state.workload.clone();
+        self.rolling.remove(&name);
+        self.followed_by_jobs.remove(&name);
         if managed.rolling_out().is_some() {
             self.rolling.insert(name.clone());
-        } else {
-            self.rolling.remove(&name);
+        } else if change_followed_by_job(&managed).is_some() {
+            self.followed_by_jobs.insert(name.clone());
         }
         self.workloads.insert(name, managed);
     }
@@ -69,12 +81,14 @@ impl ClusterView {
     pub fn remove(&mut self, workload: &str) {
         self.workloads.remove(workload);
         self.rolling.remove(workload);
+        self.followed_by_jobs.remove(workload);
     }
 
     /// Forgets everything; the next read brings all of it.
     pub fn clear(&mut self) {
         self.workloads.clear();
         self.rolling.clear();
+        self.followed_by_jobs.clear();
         self.revision = None;
     }
 
@@ -117,6 +131,7 @@ impl ClusterView {
         if all {
             self.workloads.clear();
             self.rolling.clear();
+            self.followed_by_jobs.clear();
             self.last_full_read = Instant::now();
         }
         for name in removed {

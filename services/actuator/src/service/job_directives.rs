@@ -23,7 +23,7 @@ pub struct JobDirectives<'a> {
     deps: &'a ActuatorDependencies,
     topics: ActuatorTopics,
     published: PublishedDirectives,
-    /// Jobs whose changes wait for them.
+    /// Jobs whose changes wait for them, or are in force as long as they follow them.
     request_tracker: JobRequestTracker,
     poll_not_before: Option<Instant>,
     /// Time of the next read after an error.
@@ -122,7 +122,7 @@ impl<'a> JobDirectives<'a> {
     /// Reports to the cluster which jobs follow their change now. `pause`: until an error is retried.
     pub fn poll_jobs(&mut self, view: &ClusterView, pause: Duration) {
         let paused = self.retry_not_before.is_some_and(|not_before| Instant::now() < not_before);
-        if paused || !view.has_rollouts() && self.request_tracker.is_idle() {
+        if paused || !view.has_changes_to_follow() && self.request_tracker.is_idle() {
             return;
         }
         if let Err(error) = self.follow_jobs(view) {
@@ -136,14 +136,15 @@ impl<'a> JobDirectives<'a> {
     fn follow_jobs(&mut self, view: &ClusterView) -> Result<(), BusError> {
         let early = self.poll_not_before.is_some_and(|not_before| Instant::now() < not_before);
         let rolling = view.rolling().filter_map(|(name, managed)| Some((name, managed.rolling_out()?)));
-        let waiting: Vec<_> = rolling.filter(|(_, applied)| applied.job_request().is_some()).collect();
+        let followed = view.followed_by_jobs().filter_map(|(name, managed)| Some((name, managed.applied.as_ref()?)));
+        let changes: Vec<_> = rolling.chain(followed).filter(|(_, applied)| applied.job_request().is_some()).collect();
         // Starts before the request is published, so that no answer is missed.
-        if early && self.request_tracker.follows_exactly(&waiting) {
+        if early && self.request_tracker.follows_exactly(&changes) {
             return Ok(());
         }
         let topic = &self.topics.progress;
-        let partitions = if waiting.is_empty() { 0 } else { partition_count(self.deps, topic)? };
-        self.request_tracker.set_waiting(ProgressTopic { bus: &*self.deps.bus, topic, partitions }, &waiting)?;
+        let partitions = if changes.is_empty() { 0 } else { partition_count(self.deps, topic)? };
+        self.request_tracker.set_changes(ProgressTopic { bus: &*self.deps.bus, topic, partitions }, &changes)?;
         if early {
             return Ok(());
         }
@@ -154,7 +155,7 @@ impl<'a> JobDirectives<'a> {
         Ok(())
     }
 
-    /// Returns why a job refused the request of a decision's change.
+    /// Returns why a job refused the request of a decision's change, or took it back.
     pub fn refusal(&self, decision: &str) -> Option<&str> {
         self.request_tracker.refusal(decision)
     }

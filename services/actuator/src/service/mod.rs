@@ -248,7 +248,8 @@ impl<'a> ActuatorSession<'a> {
         Ok(())
     }
 
-    /// Reads changes of the cluster, and rolls overdue rollouts back; returns true once the cluster was read.
+    /// Reads changes of the cluster, and rolls back what is overdue or taken back by its job; returns true once the cluster was
+    /// read.
     fn reconcile(&mut self) -> bool {
         let ActuatorDependencies { cluster, settings, .. } = self.deps;
         if self.view.is_paused() {
@@ -269,7 +270,7 @@ impl<'a> ActuatorSession<'a> {
         for decision in std::mem::take(&mut self.verdicts) {
             cluster.on_verified_decision(&decision);
         }
-        self.roll_back_overdue();
+        self.roll_back_changes();
         true
     }
 

@@ -1,4 +1,4 @@
-//! Takes back changes that did not become ready in time, or that the job refused.
+//! Takes back changes that did not become ready in time, or that the job refused or took back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -34,26 +34,15 @@ impl RollbackRetries {
 }
 
 impl ActuatorSession<'_> {
-    pub(super) fn roll_back_overdue(&mut self) {
-        if !self.view.has_rollouts() {
+    pub(super) fn roll_back_changes(&mut self) {
+        if !self.view.has_changes_to_follow() {
             self.rollbacks.retries.clear();
             return;
         }
         let now = self.deps.cluster.now();
-        let refused = |managed: &ManagedWorkload| {
-            self.directives.refusal(&managed.rolling_out()?.decision_id)?;
-            overdue_rollouts::refused_rollout(managed)
-        };
-        let rolling = self.view.rolling();
-        let overdue: Vec<_> = rolling
-            .filter_map(|(_, managed)| refused(managed).or_else(|| overdue_rollouts::overdue_rollout(managed, now)))
-            .collect();
-        for mut back in overdue {
-            let managed = self.view.get(&back.workload);
-            let withdrawn = managed.is_some_and(|managed| directives::build_directive(managed, None).is_none());
-            if let Some(missing) = self.directives.describe_missing(&back.decision_id, withdrawn) {
-                back.reason = format!("{}: {missing}", back.reason);
-            }
+        let mut due = self.overdue_rollouts(now);
+        due.extend(self.taken_back_changes());
+        for back in due {
             if self.rollbacks.must_wait(&back.decision_id) {
                 continue;
             }
@@ -71,6 +60,34 @@ impl ActuatorSession<'_> {
                 Err(error) => self.on_rollback_failure(back, &error, now),
             }
         }
+    }
+
+    /// Returns the rollbacks of rollouts that the job refused, or whose deadline has passed.
+    fn overdue_rollouts(&self, now: EventTime) -> Vec<RollbackRequest> {
+        let refused = |managed: &ManagedWorkload| {
+            self.directives.refusal(&managed.rolling_out()?.decision_id)?;
+            overdue_rollouts::refused_rollout(managed)
+        };
+        let rolling = self.view.rolling();
+        let overdue = rolling.filter_map(|(_, managed)| {
+            let mut back = refused(managed).or_else(|| overdue_rollouts::overdue_rollout(managed, now))?;
+            let withdrawn = directives::build_directive(managed, None).is_none();
+            if let Some(missing) = self.directives.describe_missing(&back.decision_id, withdrawn) {
+                back.reason = format!("{}: {missing}", back.reason);
+            }
+            Some(back)
+        });
+        overdue.collect()
+    }
+
+    /// Returns the rollbacks of changes that jobs made, and took back later.
+    fn taken_back_changes(&self) -> Vec<RollbackRequest> {
+        let followed = self.view.followed_by_jobs();
+        let taken_back = followed.filter_map(|(_, managed)| {
+            let why = self.directives.refusal(&managed.applied.as_ref()?.decision_id)?;
+            overdue_rollouts::taken_back_change(managed, why)
+        });
+        taken_back.collect()
     }
 
     fn on_rollback_failure(&mut self, back: RollbackRequest, error: &ClusterError, now: EventTime) {
@@ -91,7 +108,7 @@ impl ActuatorSession<'_> {
                     decision = back.decision_id,
                     %error,
                     pause_seconds = pause.as_secs_f64(),
-                    "a rollout cannot be rolled back; it is tried again"
+                    "a change cannot be rolled back; it is tried again"
                 );
                 self.rollbacks.retry_after(back.decision_id, pause);
             }

@@ -1,6 +1,7 @@
 //! Actuators that die between a change and the step that reports it, or whose step a broker forgot in part, and those that come
 //! after them.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,12 +13,15 @@ use eadt_bus::{
     TransactionEnd, topics,
 };
 use eadt_cluster::{AppliedDecision, Cluster, ClusterError, ClusterRemedy, ManagedWorkload, RollbackRequest, WorkloadChange};
-use eadt_schemas::v1::{Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, Layout, UpdateMode, Workload};
+use eadt_schemas::v1::{
+    Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, Layout, TrainingProgress, UpdateMode, Workload,
+};
 use eadt_schemas::{Envelope, EventTime, EventType, Topic, decode};
-use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
+use eadt_service::{HealthRegistry, MetricsRegistry, ServiceClock, Shutdown};
 
 use super::ActuatorDependencies;
-use crate::ActuatorSettings;
+use crate::declared_jobs::DeclaredJobs;
+use crate::{ActuatorSettings, DeclaredJob, JobController};
 
 pub const WITHIN: Duration = Duration::from_mins(1);
 const NAME: &str = "n/w";
@@ -157,12 +161,46 @@ impl Rig {
             ..Decision::default()
         };
         *self.object.time.lock().unwrap() = decision.time;
+        self.send_decision(&decision);
+    }
+
+    fn send_decision(&self, decision: &Decision) {
+        let Decision { id, workload, time, .. } = decision;
         let (source, kind) = ("/test".to_owned(), EventType::Decision);
-        let envelope = Envelope { id: id.into(), source, kind, time: decision.time, subject: workload.into() };
-        let topic: Arc<str> = format!("t.{}", Topic::Decisions).into();
+        let envelope = Envelope { id: id.clone(), source, kind, time: *time, subject: workload.clone() };
+        self.send(ProducerRecord::event(&place(Topic::Decisions).topic, workload, &envelope, decision));
+    }
+
+    fn send_report(&self, report: &TrainingProgress) {
+        let (source, kind) = ("/test".to_owned(), EventType::TrainingProgress);
+        let (id, subject) = (report.time.micros().to_string(), report.workload.clone());
+        let envelope = Envelope { id, source, kind, time: report.time, subject };
+        self.send(ProducerRecord::event(&place(Topic::TrainingProgress).topic, &report.workload, &envelope, report));
+    }
+
+    fn send(&self, record: ProducerRecord) {
         let mut producer = self.log.producer("test").unwrap();
-        producer.send(ProducerRecord::event(&topic, workload, &envelope, &decision)).unwrap();
+        producer.send(record).unwrap();
         assert!(producer.flush(WITHIN).unwrap());
+    }
+
+    /// Runs an actuator of `jobs` while this report is repeated, until the outcome of a decision is published.
+    fn live_with_jobs(&self, jobs: DeclaredJobs, report: impl Fn() -> TrainingProgress, id: &str, until: ActuationOutcome) {
+        let shutdown = Shutdown::new();
+        let service = ActuatorDependencies { cluster: Arc::new(jobs), ..self.dependencies(&shutdown) };
+        std::thread::scope(|scope| {
+            let life = scope.spawn(move || super::run_actuator(&service));
+            let begun = Instant::now();
+            while !life.is_finished() {
+                assert!(begun.elapsed() < WITHIN, "{:?}", self.actuations());
+                self.send_report(&report());
+                if self.became(id).contains(&until) {
+                    shutdown.cancel();
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            life.join().unwrap().unwrap();
+        });
     }
 
     /// Lives until it dies by its next change, or, if it is not to die, until this decision is reported as ready.
@@ -253,6 +291,74 @@ fn a_change_that_was_not_published_is_published_before_the_next_one_hides_it() {
     for id in ["d-1", "d-2"] {
         assert_eq!(rig.became(id), [ActuationOutcome::Applied, ActuationOutcome::Ready], "{id}: {:#?}", rig.actuations());
     }
+}
+
+fn freeze(id: &str, generation: u64, layers: u32) -> Decision {
+    Decision {
+        id: id.into(),
+        workload: NAME.into(),
+        time: now(),
+        action: ControllerAction::FreezeLayers,
+        reason: "the test wants it".into(),
+        to: Layout { frozen_prefix_layers: Some(layers), ..Layout::default() },
+        generation: Some(generation),
+        expires: now().plus_seconds(300.0),
+        ..Decision::default()
+    }
+}
+
+/// Returns a report of a job that answered a directive.
+fn answer(decision: &str, layers: u32, refused: Option<&str>) -> TrainingProgress {
+    TrainingProgress {
+        time: now(),
+        workload: NAME.into(),
+        collector: "test".into(),
+        decision_id: Some(decision.into()),
+        directive_refused: refused.map(str::to_owned),
+        frozen_prefix_layers: Some(layers),
+        ..TrainingProgress::default()
+    }
+}
+
+#[test]
+fn a_freeze_that_the_job_takes_back_later_is_rolled_back_once_by_whoever_acts_then() {
+    let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+    let declared = DeclaredJob {
+        workload: NAME.into(),
+        mode: UpdateMode::Enforce,
+        controller: JobController::Layers,
+        frozen_prefix_layers_max: 3,
+        precisions: Vec::new(),
+    };
+    let jobs = || {
+        DeclaredJobs::open(&folder.path().join("jobs.json"), std::slice::from_ref(&declared), ServiceClock::machine()).unwrap()
+    };
+    let taken_back = || answer("d-1", 0, Some("frozen weights moved"));
+    rig.send_decision(&freeze("d-1", 1, 2));
+    rig.live_with_jobs(jobs(), || answer("d-1", 2, None), "d-1", ActuationOutcome::Ready);
+    rig.live_with_jobs(jobs(), taken_back, "d-1", ActuationOutcome::RolledBack);
+    let undone = rig.actuations().into_iter().find(|actuation| actuation.outcome == ActuationOutcome::RolledBack).unwrap();
+    assert_eq!(undone.reason, "taken back by the job: frozen weights moved");
+    assert_eq!((undone.layout, undone.generation), (Layout::default(), 3));
+    assert_eq!(rig.read(Topic::Directives).last().unwrap().value, None, "nothing is requested any more");
+    // The job repeats its refusal until it is asked for something else.
+    rig.send_decision(&freeze("d-2", 9, 1));
+    rig.live_with_jobs(jobs(), taken_back, "d-2", ActuationOutcome::Refused);
+    rig.send_decision(&freeze("d-3", 3, 1));
+    let is_late = Cell::new(false);
+    let late_or_new = || {
+        if is_late.replace(!is_late.get()) {
+            TrainingProgress { frozen_prefix_layers: None, ..taken_back() }
+        } else {
+            answer("d-3", 1, None)
+        }
+    };
+    rig.live_with_jobs(jobs(), late_or_new, "d-3", ActuationOutcome::Ready);
+    assert_eq!(rig.became("d-1"), [ActuationOutcome::Applied, ActuationOutcome::Ready, ActuationOutcome::RolledBack]);
+    assert_eq!(rig.became("d-3"), [ActuationOutcome::Applied, ActuationOutcome::Ready], "a refusal of an older change");
+    let workloads = rig.read(Topic::Workloads);
+    let last: Workload = decode(workloads.last().unwrap().value.as_deref().unwrap()).unwrap();
+    assert_eq!((last.generation, last.layout.frozen_prefix_layers), (4, Some(1)));
 }
 
 #[test]
