@@ -12,9 +12,9 @@ use anyhow::{Context, bail};
 use eadt_bus::StartOffset;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_dashboard::{
-    ArchivedRanges, AsOfReader, DashboardModel, DashboardServer, HistorySource, OtherRun, ReadingProgress, RecordError,
-    RecordIdentity, ReplayCheck, ReplayVerdict, RetentionLimits, SharedModel, SourceFacts, SourceKind, WhatIf, load_archive,
-    load_log,
+    ArchivedRanges, AsOfReader, DashboardModel, DashboardServer, DashboardSettings, HistorySource, OtherRun, ReadingProgress,
+    RecordError, RecordIdentity, ReplayCheck, ReplayVerdict, RetentionLimits, SharedModel, SourceFacts, SourceKind, WhatIf,
+    load_archive, load_log,
 };
 use eadt_lake::{Archive, LakeError};
 use eadt_report::ReportSettings;
@@ -50,19 +50,22 @@ pub async fn run(
     config: Option<PathBuf>,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
+    // The settings keep their address: it is that of a running `eadt up`, `--address` is not.
+    let mut served = settings.dashboard.clone();
     if let Some(address) = args.address {
-        settings.dashboard.address = address;
-        settings.dashboard.check().map_err(anyhow::Error::msg)?;
+        served.address = address;
+        served.check().map_err(anyhow::Error::msg)?;
     }
     let (others, names) = (args.compare, settings.topics.clone());
     let others = tokio::task::spawn_blocking(move || read_others(&others, &names)).await??;
     let mut supervisor = Supervisor::new(shutdown.clone());
     let server = match args.path {
-        Some(path) => return serve_folder(supervisor, FolderPage { path, config, others }, &settings, &shutdown).await,
+        Some(path) => return serve_folder(supervisor, FolderPage { path, config, others, served }, &settings, &shutdown).await,
         None if settings.bus.brokers.is_empty() => bail!(
             "name an archive or a data folder to show, or a Kafka with --kafka BROKERS; a running `eadt up` serves the page itself"
         ),
         None => {
+            settings.dashboard = served;
             let bus = crate::bus::connect(&settings)?;
             // Without them the page would wait for good: as for any other reader, that is an error at the start.
             super::partitions(&*bus, &settings.topics, &source::TOPICS, StartOffset::Earliest)?;
@@ -111,6 +114,8 @@ struct FolderPage {
     path: PathBuf,
     config: Option<PathBuf>,
     others: Vec<OtherRun>,
+    /// Settings of the page, with the address that the command line names.
+    served: DashboardSettings,
 }
 
 /// Serves the page of a folder, with its earlier moments and the result of a replay. While the folder is read, the page shows how
@@ -121,8 +126,8 @@ async fn serve_folder(
     settings: &ProgramSettings,
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
-    let FolderPage { path, config, others } = page;
-    let limits = RetentionLimits { windows: settings.dashboard.windows, ..RetentionLimits::default() };
+    let FolderPage { path, config, others, served } = page;
+    let limits = RetentionLimits { windows: served.windows, ..RetentionLimits::default() };
     let prefix = settings.topics.prefix.clone();
     let (place, names) = (path.clone(), prefix.clone());
     let read = Arc::new(move |until: ShownUntil<'_>| load(&place, &names, limits, until));
@@ -142,7 +147,7 @@ async fn serve_folder(
     let checked =
         |loaded: Result<anyhow::Result<LoadedFolder>, JoinError>| loaded?.map_err(|error| source::name_page(error, settings));
     let soon = tokio::time::timeout(READ_WITHIN, &mut loading).await.ok().map(checked).transpose()?;
-    let server = DashboardServer::bind(&settings.dashboard, 0, model.clone(), Some(what_if), shutdown.clone()).await?;
+    let server = DashboardServer::bind(&served, 0, model.clone(), Some(what_if), shutdown.clone()).await?;
     serve(&mut supervisor, server.with_past(past).with_runs(others).with_reading(progress.clone()))?;
     let loaded = match soon {
         Some(loaded) => loaded,
@@ -477,6 +482,19 @@ mod tests {
         write_archive(Archive::folder(&folder.path().join("archive")).unwrap(), "run/1");
         let overview = read().unwrap().model.overview();
         assert!(overview.status.contains(". Only what was archived is shown: the log beside it"), "{}", overview.status);
+    }
+
+    #[tokio::test]
+    async fn a_log_that_is_in_use_is_not_at_the_address_of_a_page_that_was_to_be_served() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
+        let _held = EmbeddedLog::open(&folder.path().join("log"), options).unwrap();
+        let address = Some("127.0.0.1:1".to_owned());
+        let args = DashboardArgs { path: Some(folder.path().to_owned()), address, compare: Vec::new(), kubernetes: None };
+        let settings = ProgramSettings::default();
+        let page = format!("http://{}`", settings.dashboard.address);
+        let refused = format!("{:#}", run(args, settings, None, Shutdown::new()).await.unwrap_err());
+        assert!(refused.contains(&page) && !refused.contains("127.0.0.1:1`"), "{refused}");
     }
 
     #[test]

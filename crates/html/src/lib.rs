@@ -42,6 +42,7 @@ svg { width: 100%; max-width: 64rem; height: auto; } svg text { font-size: 12px;
   body { background: none; font-size: 12px; } main { margin: 0; max-width: none; padding: 0; }
   .scroll { overflow: visible; } table { font-size: .78rem; width: 100%; } th, td { padding: .2rem .3rem; }
   section, svg, tr { break-inside: avoid-page; } h1, h2, h3, .verdict, summary { break-after: avoid-page; } thead { display: table-header-group; }
+  tfoot { display: table-row-group; }
   p, li { orphans: 3; widows: 3; }
 }
 ";
@@ -171,6 +172,13 @@ mod tests {
             let steers = |character: char| character != '\n' && visible_text::steers(character);
             prop_assert!(!page.chars().any(steers), "{:?}", name);
         }
+    }
+
+    #[test]
+    fn a_total_is_printed_once_and_not_at_the_foot_of_each_page() {
+        let file = begin("a", "a", "");
+        let (_, print) = file.split_once("@media print").unwrap();
+        assert!(print.contains("tfoot { display: table-row-group; }"), "{print}");
     }
 
     #[test]

@@ -378,13 +378,13 @@ struct PipelineStatus {
     dead_letters: Vec<(String, u64)>,
     stages: Vec<StageProgress>,
     problem: Option<String>,
-    newest_record_ms: Option<i64>,
+    newest_figures_ms: Option<i64>,
 }
 
 impl From<FleetOverview> for PipelineStatus {
     fn from(overview: FleetOverview) -> Self {
-        let FleetOverview { source, counts, dead_letters, stages, problem, newest_record_ms, .. } = overview;
-        Self { source, counts, dead_letters, stages, problem, newest_record_ms }
+        let FleetOverview { source, counts, dead_letters, stages, problem, newest_figures_ms, .. } = overview;
+        Self { source, counts, dead_letters, stages, problem, newest_figures_ms }
     }
 }
 

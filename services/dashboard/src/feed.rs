@@ -10,8 +10,9 @@ use eadt_bus::{
 use eadt_lake::{Archive, ArchiveFile, ArchiveListing, LakeError};
 use eadt_schemas::counts::counted;
 use eadt_schemas::decode::DecodableEvent;
+use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{GpuTelemetry, dead_letter_header};
-use eadt_schemas::{EventTime, Topic};
+use eadt_schemas::{EventTime, EventType, Topic};
 use eadt_service::Shutdown;
 
 use crate::model::DashboardModel;
@@ -200,8 +201,19 @@ fn outage_problem(unanswered: Option<Duration>, newest: Option<EventTime>) -> Op
     Some(format!("no broker answers{}", newest.unwrap_or_default()))
 }
 
+/// Returns whether a record holds a sample or a window. Only these show that a pipeline measures: the processor appends heartbeats
+/// to a partition in which nothing comes, and agents report settings without collectors.
+fn has_figures(topic: Topic, record: &ConsumerRecord) -> bool {
+    matches!(topic, Topic::GpuTelemetry | Topic::EfficiencyWindows)
+        && record.value.is_some()
+        && record.header(header::TYPE) != Some(EventType::Heartbeat.name())
+}
+
 fn take(model: &mut DashboardModel, topic: Topic, record: &ConsumerRecord, budget: &mut SampleBudget) {
     model.stamp(record.stamp);
+    if has_figures(topic, record) {
+        model.stamp_figures(record.stamp);
+    }
     if topic == Topic::GpuTelemetry && !budget.take() {
         return;
     }
@@ -475,7 +487,6 @@ mod tests {
     use axum::body::Bytes;
     use eadt_bus::RecordHeaders;
     use eadt_lake::{ArchiveRow, ArchiveWriter, RollLimits};
-    use eadt_schemas::EventType;
     use eadt_schemas::envelope::Envelope;
 
     use super::*;
@@ -522,6 +533,39 @@ mod tests {
         let stamp = EventTime::from_micros(1_767_225_600_000_000);
         let text = outage_problem(Some(OUTAGE), Some(stamp)).unwrap();
         assert_eq!(text, "no broker answers; the newest record is of 2026-01-01 00:00:00 UTC");
+    }
+
+    #[test]
+    fn a_heartbeat_does_not_make_a_log_look_measured() {
+        let source =
+            SourceFacts { kind: SourceKind::Live, place: "a test".to_owned(), window_seconds: None, version: "0".to_owned() };
+        let mut model = DashboardModel::new(source, RetentionLimits::default());
+        let begin = EventTime::from_micros(1_767_225_600_000_000);
+        let mut take_at = |topic: Topic, seconds: f64, kind: &str, value: Option<&'static str>| {
+            let record = ConsumerRecord {
+                at: TopicPartition::new(topic.to_string(), 0),
+                offset: 0,
+                stamp: begin.plus_seconds(seconds),
+                key: None,
+                value: value.map(|text| Bytes::from_static(text.as_bytes())),
+                headers: RecordHeaders::from(vec![(Arc::from(header::TYPE), Bytes::copy_from_slice(kind.as_bytes()))]),
+            };
+            take(&mut model, topic, &record, &mut SampleBudget::new());
+            model.overview().newest_figures_ms
+        };
+        let millis = |seconds: f64| Some(begin.plus_seconds(seconds).millis());
+        assert_eq!(take_at(Topic::GpuTelemetry, 0.0, EventType::Heartbeat.name(), Some("{}")), None);
+        assert_eq!(take_at(Topic::GpuTelemetry, 60.0, EventType::GpuTelemetry.name(), Some("{}")), millis(60.0));
+        assert_eq!(take_at(Topic::EfficiencyWindows, 120.0, EventType::EfficiencyWindow.name(), Some("{}")), millis(120.0));
+        // The processor, an agent and a job's end, while no collector runs.
+        for (topic, kind, value) in [
+            (Topic::GpuTelemetry, EventType::Heartbeat, Some("{}")),
+            (Topic::EfficiencyWindows, EventType::Heartbeat, Some("{}")),
+            (Topic::EfficiencyWindows, EventType::EfficiencyWindow, None),
+            (Topic::DeviceStates, EventType::DeviceState, Some("{}")),
+        ] {
+            assert_eq!(take_at(topic, 1_500.0, kind.name(), value), millis(120.0), "{topic} {kind:?}");
+        }
     }
 
     /// Returns an archive with so many files of samples, each of ten minutes and one GPU. All have the stamp of a replay.

@@ -120,6 +120,32 @@ fn who_left_is_gone_and_who_is_silent_counts_for_nothing() {
 }
 
 #[test]
+fn a_newer_sample_of_the_whole_gpu_ends_the_earlier_attributions() {
+    let seconds = |sample: GpuTelemetry, seconds: f64| GpuTelemetry { time: at(0).plus_seconds(seconds), ..sample };
+    let of = |workload: Option<&str>, share: Option<f64>, time: f64| seconds(sample("GPU-1", workload, share, None, 0), time);
+    let shown = |samples: &[GpuTelemetry]| {
+        let mut model = model();
+        for sample in samples {
+            model.telemetry(sample);
+        }
+        let page = model.sharing(&SharingQuery::default());
+        let tenants = page.devices[0].tenants.iter().map(|tenant| (tenant.workload.clone(), tenant.share_ratio));
+        (tenants.collect::<Vec<_>>(), page.totals.contradicted_power_watts)
+    };
+    let (killed, next) = (of(Some("t/killed"), None, 0.0), of(Some("t/next"), None, 10.0));
+    let alone = (vec![("t/next".to_owned(), 1.0)], 0.0);
+    assert_eq!(shown(&[killed.clone(), next.clone()]), alone, "no event ends the first job");
+    assert_eq!(shown(&[next, killed.clone()]), alone, "its last sample is read later, of another partition");
+    assert_eq!(shown(&[killed.clone(), of(None, None, 10.0)]), (vec![], 0.0), "nobody's");
+    let half = of(Some("t/next"), Some(0.5), 10.0);
+    let both = (vec![("t/killed".to_owned(), 0.5), ("t/next".to_owned(), 0.5)], 0.0);
+    assert_eq!(shown(&[killed, half.clone()]), both, "what the newer sample leaves");
+    assert_eq!(shown(&[of(Some("t/killed"), Some(0.5), 0.0), half]), both, "tenants that are sampled one after the other");
+    let (_, contradicted) = shown(&[of(Some("t/a"), None, 0.0), of(Some("t/b"), None, 0.0)]);
+    assert!(contradicted > 0.0, "both at one moment");
+}
+
+#[test]
 fn a_gpu_that_its_node_names_and_that_sends_no_samples_is_silent() {
     let mut model = model();
     shared(&mut model, 0);

@@ -16,6 +16,9 @@ use super::SILENT_SECONDS;
 /// added.
 const OTHER_COLLECTOR_SECONDS: f64 = 60.0;
 
+/// A smaller part of a GPU is a rounding error.
+const LEAST_SHARE: f64 = 1e-6;
+
 /// The newest sample of one device for one workload, or for none.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PowerAttribution {
@@ -24,6 +27,12 @@ pub struct PowerAttribution {
     /// Part of the device's power; `None` for all of it.
     pub share: Option<f64>,
     pub method: Option<ShareMethod>,
+}
+
+impl PowerAttribution {
+    fn part(&self) -> f64 {
+        self.share.unwrap_or(1.0)
+    }
 }
 
 /// A GPU, as its newest samples have it.
@@ -62,6 +71,34 @@ impl DeviceSnapshot {
         self.attributions().filter_map(|known| known.workload.as_deref())
     }
 
+    /// Returns the part of the device that samples newer than this time leave.
+    fn part_left(&self, time: EventTime) -> f64 {
+        let taken: f64 = self.attributions.iter().filter(|known| known.time > time).map(PowerAttribution::part).sum();
+        (1.0 - taken).max(0.0)
+    }
+
+    /// Limits each attribution to what newer samples leave of the device, as `eadt get gpus` does. Returns the workloads to which
+    /// they leave nothing: another one, or none, has the whole device by now.
+    fn limit_older_shares(&mut self) -> Vec<String> {
+        if self.attributions.len() < 2 {
+            return Vec::new();
+        }
+        let left: Vec<f64> = self.attributions.iter().map(|known| self.part_left(known.time)).collect();
+        let (mut left, mut replaced) = (left.into_iter(), Vec::new());
+        self.attributions.retain_mut(|known| {
+            let left = left.next().unwrap_or(1.0);
+            if known.part() <= left {
+                return true;
+            }
+            known.share = Some(left);
+            if left < LEAST_SHARE {
+                replaced.extend(known.workload.take());
+            }
+            left >= LEAST_SHARE
+        });
+        replaced
+    }
+
     fn take(&mut self, sample: &GpuTelemetry) -> TenantChanges {
         let mut changes = TenantChanges::default();
         if self.collector != sample.collector {
@@ -91,7 +128,9 @@ impl DeviceSnapshot {
         self.attributions.retain(|known| !newer(known) && !is_absent(known));
         let is_known = self.attributions.iter().any(|known| known.workload == sample.workload);
         // Of another partition, read later.
-        let is_late = now.seconds_since(sample.time) >= ABSENT_SECONDS;
+        let left = self.part_left(sample.time);
+        let is_replaced = left < LEAST_SHARE && sample.share.unwrap_or(1.0) > left;
+        let is_late = is_replaced || now.seconds_since(sample.time) >= ABSENT_SECONDS;
         let is_added = !sample.last && !is_known && !is_late;
         if let Some(workload) = sample.workload.as_ref().filter(|_| !is_known) {
             match (was_newer, is_added) {
@@ -109,6 +148,7 @@ impl DeviceSnapshot {
                 share: sample.share,
                 method: sample.share_method,
             });
+            changes.left.extend(self.limit_older_shares());
             self.attributions.sort_by(|a, b| (a.workload.is_none(), &a.workload).cmp(&(b.workload.is_none(), &b.workload)));
         }
         changes

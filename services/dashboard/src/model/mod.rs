@@ -387,6 +387,11 @@ impl DashboardModel {
         self.times.stamp = self.times.stamp.max(Some(stamp));
     }
 
+    /// Takes the log's stamp of a record with a sample or a window. Heartbeats and settings come also if nothing is measured.
+    pub fn stamp_figures(&mut self, stamp: EventTime) {
+        self.times.figures = self.times.figures.max(Some(stamp));
+    }
+
     /// Returns the log's stamp of the newest record.
     pub fn newest_record(&self) -> Option<EventTime> {
         self.times.stamp

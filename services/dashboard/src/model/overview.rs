@@ -64,8 +64,8 @@ pub struct FleetOverview {
     pub stages: Vec<StageProgress>,
     /// The reason why the log cannot be read at present; absent if it can be.
     pub problem: Option<String>,
-    /// The log's stamp of the newest record; absent if no log was read.
-    pub newest_record_ms: Option<i64>,
+    /// The log's stamp of the newest record with a sample or a window; absent if there is none, or if no log was read.
+    pub newest_figures_ms: Option<i64>,
 }
 
 /// The report's summary of all workloads, in figures.
@@ -250,7 +250,7 @@ impl DashboardModel {
             dead_letters: self.dead_letters.iter().map(|(reason, count)| (reason.clone(), *count)).collect(),
             stages: self.stages(),
             problem: self.problem.clone(),
-            newest_record_ms: self.times.stamp.map(EventTime::millis),
+            newest_figures_ms: self.times.figures.map(EventTime::millis),
         }
     }
 

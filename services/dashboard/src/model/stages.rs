@@ -48,6 +48,8 @@ pub struct StageProgress {
 pub(super) struct StageTimes {
     /// The log's stamp of the newest record; `None` if no log was read.
     pub stamp: Option<EventTime>,
+    /// The log's stamp of the newest record with a sample or a window; `None` if there was none.
+    pub figures: Option<EventTime>,
     /// Length of the newest window that was read; `None` if there was none.
     pub window_seconds: Option<f64>,
     first_sample: Option<EventTime>,

@@ -124,7 +124,7 @@ export interface Overview {
   stages: Stage[];
   /** Why the log cannot be read at present. */
   problem: string | null;
-  newest_record_ms: Num;
+  newest_figures_ms: Num;
 }
 
 export interface FleetRow extends SavingFigures {
@@ -658,6 +658,12 @@ function words(text: string): string | null {
     // Not JSON: the text itself.
   }
   return text.trim().slice(0, 300) || null;
+}
+
+/** Returns whether a text is a workload's name: `namespace/name`. */
+export function isWorkloadName(text: string): boolean {
+  const parts = text.split("/");
+  return parts.length === 2 && parts.every((part) => part !== "");
 }
 
 /** The path of a workload: `namespace/name`, each part encoded. */

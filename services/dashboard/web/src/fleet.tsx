@@ -8,7 +8,7 @@ import { changesNote, clock, count, counted, digits, duration, interval, joules,
 import { HeatStrip, PAGE_ROWS } from "./heat";
 import { LayoutText, OriginBadge, Problem, SavingText, savingNote, savingTone, Sparkline, Stalls, Stat, StateBadge, Waiting, wholeSaving, WithCode, WithTimes } from "./parts";
 import { usePageTop, useRowKeys } from "./rows";
-import { changed, decisionHref, type Live, type Route, useData, workloadHref } from "./state";
+import { changed, decisionHref, type Live, type Route, useData, useQuiet, workloadHref } from "./state";
 import { workloadColours } from "./workload-colours";
 
 interface Column {
@@ -75,8 +75,10 @@ export function Fleet({ route, live, announce }: { route: Route; live: Live; ann
 
 function Headline({ overview }: { overview: Overview | null }) {
   const at = addressMoment();
+  const quiet = useQuiet(overview);
   return (
     <h1 class="sentence">
+      {quiet !== null && `No sample and no window for ${duration(quiet)}: how the workloads are now is not known. At the last one: `}
       <WithTimes text={overview?.status ?? (at === null ? "Asking for the fleet…" : `Reading the record as of ${moment(at)}…`)} />
     </h1>
   );

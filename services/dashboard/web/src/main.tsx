@@ -7,7 +7,7 @@ import "./app.css";
 import "./content.css";
 import "./views.css";
 import "./narrow.css";
-import { addressMoment, openSession, type Overview, type RunList } from "./api";
+import { addressMoment, isWorkloadName, openSession, type Overview, type RunList } from "./api";
 import { copy } from "./copy";
 import { Compare } from "./compare";
 import { AllDecisions, Decision } from "./decision";
@@ -152,6 +152,18 @@ function focusMain(event: Event) {
   document.getElementById("main")?.focus();
 }
 
+/** The view of an address whose name is none of a workload; nothing is asked of the server. */
+function NoWorkload({ name }: { name: string }) {
+  return (
+    <>
+      <h1>{name === "" ? "No workload is named" : <>No workload is named “<bdi>{visible(name)}</bdi>”</>}</h1>
+      <p class="muted">
+        The name of a workload has a namespace, as in <code>eadt/llm-training</code>. <a href={href(["fleet"], { q: name })}>Search the fleet</a>
+      </p>
+    </>
+  );
+}
+
 function title({ parts, params }: Route): string {
   if (parts[0] === "workload") return visible(parts.slice(1).join("/"));
   if (parts[0] === "compare") return "Compare";
@@ -167,6 +179,7 @@ function View({ view, route, live, runs, announce }: { view: string; route: Rout
       return <Fleet route={route} live={live} announce={announce} />;
     case "workload": {
       const name = route.parts.slice(1).join("/");
+      if (!isWorkloadName(name)) return <NoWorkload name={name} />;
       return <Workload key={name} name={name} route={route} live={live} />;
     }
     case "decision":

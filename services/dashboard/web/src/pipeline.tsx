@@ -76,7 +76,7 @@ export function Pipeline({ live }: { live: Live }) {
       <h1>Pipeline</h1>
       <p class="muted">
         {source.place} · {source.kind === "archive" ? "an archive, read once" : "followed as it grows"} · newest window {moment(overview.now_ms)} · eadt {source.version}
-        {quiet !== null && ` · no record of anything for ${duration(quiet)}`}
+        {quiet !== null && ` · no sample and no window for ${duration(quiet)}`}
       </p>
       <Stalls overview={overview} />
       <dl class="stats">

@@ -108,10 +108,10 @@ export function useLive(session: number): Live {
   return live;
 }
 
-/** Seconds without a record after which a log is quiet: as long as windows may be behind before they are called stalled. */
+/** Seconds without a sample or a window after which a log is quiet: as long as windows may be behind before they are called stalled. */
 const quietSeconds = (window: number): number => Math.max(3 * window, window + 180);
 
-/** Seconds since the newest record of a log, if that is long. Stamps of a simulated log are simulated time, which gives no age. */
+/** Seconds since the newest sample or window of a log, if that is long. Stamps of a simulated log are simulated time, which gives no age. */
 export function useQuiet(overview: Overview | null): number | null {
   const [now, setNow] = useState(Date.now);
   useEffect(() => {
@@ -119,8 +119,8 @@ export function useQuiet(overview: Overview | null): number | null {
     return () => clearInterval(timer);
   }, []);
   if (copy !== null || !overview || overview.source.kind !== "live" || overview.origin === "simulated") return null;
-  if (overview.now_ms === null || overview.newest_record_ms === null) return null;
-  const seconds = (now - overview.newest_record_ms) / 1000;
+  if (overview.now_ms === null || overview.newest_figures_ms === null) return null;
+  const seconds = (now - overview.newest_figures_ms) / 1000;
   return seconds > quietSeconds(overview.source.window_seconds ?? 60) ? seconds : null;
 }
 

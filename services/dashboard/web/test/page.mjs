@@ -639,6 +639,14 @@ const tests = {
     await page.goto(`${server.url}#/workload/no/such`);
     await page.locator(".problem").getByText("no workload is named").waitFor();
     assert.equal(await page.getByRole("link", { name: "Compare", exact: true }).count(), 0, "nothing is offered for what is not there");
+    const asked = [];
+    page.on("request", (request) => asked.push(request.url()));
+    await page.goto(`${server.url}#/workload/llm-training`);
+    await page.getByRole("heading", { name: "No workload is named “llm-training”" }).waitFor();
+    assert.equal(await page.getByRole("link", { name: "Search the fleet" }).getAttribute("href"), "#/fleet?q=llm-training");
+    assert.equal(await page.locator(".problem").count(), 0);
+    assert.deepEqual(asked.filter((url) => url.includes("/workloads/llm-training")), [], "nothing is asked of a name that is none");
+    await isAccessible(page, "a name without a namespace");
     await page.route("**/api/v1/policies*", (route) => route.abort("connectionrefused"));
     await page.goto(`${server.url}#/policies`);
     await page.locator(".problem").getByText("The server does not answer. Trying again.").waitFor();
@@ -902,7 +910,7 @@ const tests = {
     const why = "no window has closed for the last 240 s of samples: `eadt doctor` looks for what stops it";
     const stage = (stage, more = {}) => ({ stage, newest_ms: overview.now_ms, behind_seconds: null, stalled: null, ...more });
     const stages = [stage("samples"), stage("windows", { behind_seconds: 240, stalled: why }), stage("decisions"), stage("actuations", { newest_ms: null })];
-    const live = { source: { ...overview.source, kind: "live" }, caught_up: true, origin: "measured", newest_record_ms: Date.now(), problem: null };
+    const live = { source: { ...overview.source, kind: "live" }, caught_up: true, origin: "measured", newest_figures_ms: Date.now(), problem: null };
     let sent = { ...overview, ...live, stages };
     const body = () => `event: update\ndata: ${JSON.stringify({ overview: sent })}\n\n`;
     const prepare = (page) => page.route("**/api/v1/events", (route) => route.fulfill({ contentType: "text/event-stream", body: body() }));
@@ -917,9 +925,11 @@ const tests = {
     await page.goto(`${server.url}#/fleet`);
     await page.locator(".problem").getByText("no window has closed").waitFor();
     await close(page);
-    sent = { ...sent, stages: stages.map((row) => ({ ...row, stalled: null })), newest_record_ms: Date.now() - 600_000 };
+    sent = { ...sent, stages: stages.map((row) => ({ ...row, stalled: null })), newest_figures_ms: Date.now() - 600_000 };
     const quiet = await open(`${server.url}#/pipeline`, { prepare });
-    await quiet.getByText("no record of anything for 10 min").waitFor();
+    await quiet.getByText("no sample and no window for 10 min").waitFor();
+    await quiet.goto(`${server.url}#/fleet`);
+    await quiet.locator("h1").getByText("No sample and no window for 10 min: how the workloads are now is not known").waitFor();
     assert.equal(await quiet.locator(".problem").count(), 0);
     await close(quiet);
   },
