@@ -4,7 +4,8 @@
 ``rule`` freezes as the ``layers`` controller does, without its guard of the validation loss: nothing in the first quarter or while the
 learning rate rises, then the next block once its plasticity was below a tenth of its own peak in three reports running, at most half of the
 blocks. ``linear`` freezes as many after fixed parts of the steps. Each has its control: nothing frozen, and as many steps as cost the same
-work, with a learning rate that falls over those. Work is what PyTorch counts as floating-point operations of a step, forward and backward.
+work, with a learning rate that falls over those. Work is what PyTorch counts as floating-point operations: of a step, forward and backward,
+and of each measurement of plasticity.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
@@ -86,17 +88,38 @@ def learning_rate(step: int, steps: int) -> float:
     return LEARNING_RATE * (0.55 + 0.45 * math.cos(math.pi * (part - WARM_UP) / (1 - WARM_UP)))
 
 
-def work_of_steps() -> list[float]:
-    """Floating-point operations of a step with 0, 1, 2, 3 blocks frozen."""
-    model = SmallGpt()
+@dataclass
+class Work:
+    """Floating-point operations: of a step with 0, 1, 2, 3 blocks frozen, and of a measurement of plasticity."""
+
+    steps: list[float]
+    measurement: float
+
+
+def count_work() -> Work:
+    text = torch.zeros(BATCH, CONTEXT + 1, dtype=torch.long)
+    model = SmallGpt(blocks=BLOCKS)
+    meter = PlasticityMeter(model, model.blocks)
+    meter.keep_batch(text[:, :-1])
+    # The first one compares with nothing.
+    meter.measure()
+    return Work([work_of_step(frozen, text) for frozen in range(MOST_FROZEN + 1)], operations(meter.measure))
+
+
+def work_of_step(frozen: int, text: torch.Tensor) -> float:
+    """Counts a step of a model of its own: the counter's hooks want gradients of activations, and a freezer that saw them refuses."""
+    model = SmallGpt(blocks=BLOCKS)
     freezer = BlockFreezer(model)
-    counted = []
-    for frozen in range(MOST_FROZEN + 1):
-        freezer.freeze(frozen)
-        with FlopCounterMode(display=False) as counter:
-            loss_of(model, torch.zeros(BATCH, CONTEXT + 1, dtype=torch.long)).backward()
-        counted.append(float(counter.get_total_flops()))
-    return counted
+    loss_of(model, text).backward()
+    model.zero_grad()
+    freezer.freeze(frozen)
+    return operations(lambda: loss_of(model, text).backward())
+
+
+def operations(call: Callable[[], object]) -> float:
+    with FlopCounterMode(display=False) as counter:
+        call()
+    return float(counter.get_total_flops())
 
 
 def evaluate(model: SmallGpt, text: Text) -> float:
@@ -108,7 +131,7 @@ def evaluate(model: SmallGpt, text: Text) -> float:
     return statistics.mean(losses)
 
 
-def train(text: Text, seed: int, steps: int, work: list[float], how: str) -> Run:
+def train(text: Text, seed: int, steps: int, work: Work, how: str) -> Run:
     """Trains once; ``how`` is ``nothing``, ``rule`` or ``linear``."""
     torch.manual_seed(seed)
     model = SmallGpt(blocks=BLOCKS)
@@ -124,6 +147,7 @@ def train(text: Text, seed: int, steps: int, work: list[float], how: str) -> Run
         frozen = freezer.frozen
         if how == "rule" and step % max(1, steps // REPORTS_IN_RUN) == 0:
             frozen = rule.frozen(frozen, step / steps, step < WARM_UP * steps, meter.measure())
+            run.work += work.measurement
         elif how == "linear":
             frozen = sum(step >= part * steps for part in LINEAR)
         if frozen != freezer.frozen:
@@ -132,7 +156,7 @@ def train(text: Text, seed: int, steps: int, work: list[float], how: str) -> Run
         optimizer.zero_grad()
         loss_of(model, text.batch(text.training, generator)).backward()
         optimizer.step()
-        run.work += work[freezer.frozen]
+        run.work += work.steps[freezer.frozen]
     run.loss = evaluate(model, text)
     return run
 
@@ -143,7 +167,7 @@ KINDS = ("rule", "linear")
 def runs_of_seed(seed: int, steps: int) -> dict[str, Run]:
     """Trains with one seed in each way, and for each way its control."""
     torch.set_num_threads(1)
-    text, work, begun = Text(), work_of_steps(), time.process_time()
+    text, work, begun = Text(), count_work(), time.process_time()
     runs = {"nothing frozen": train(text, seed, steps, work, "nothing")}
     full = runs["nothing frozen"].work
     for kind in KINDS:
@@ -159,24 +183,30 @@ def runs_of_seed(seed: int, steps: int) -> dict[str, Run]:
 def main() -> None:
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 600
     seeds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
-    work = work_of_steps()
-    parts = ", ".join(f"{part / work[0]:.3f}" for part in work)
+    work = count_work()
+    parts = ", ".join(f"{part / work.steps[0]:.3f}" for part in work.steps)
     print(
-        f"{steps} steps of {BATCH} x {CONTEXT} characters, {seeds} seeds; work of a step with 0 to {MOST_FROZEN} blocks frozen: {parts}",
+        f"{steps} steps of {BATCH} x {CONTEXT} characters, {seeds} seeds; work of a step with 0 to {MOST_FROZEN} blocks frozen: {parts}, "
+        f"of a measurement of plasticity: {work.measurement / work.steps[0]:.3f}",
         flush=True,
     )
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(seeds, os.cpu_count() or 1), context) as pool:
         every = list(pool.map(runs_of_seed, range(seeds), [steps] * seeds))
+    print("\nloss on held-out text against nothing frozen, %: mean [lowest .. highest]")
+    for kind in KINDS:
+        print(f"  {row_of(kind, every)}")
+
+
+def row_of(kind: str, every: list[dict[str, Run]]) -> str:
+    """Returns what a way to freeze saved and cost in the runs of all seeds, beside its control."""
 
     def rise(name: str) -> str:
         values = [(runs[name].loss / runs["nothing frozen"].loss - 1) * 100 for runs in every]
         return f"{statistics.mean(values):+.2f} [{min(values):+.2f} .. {max(values):+.2f}]"
 
-    print("\nloss on held-out text against nothing frozen, %: mean [lowest .. highest]")
-    for kind in KINDS:
-        saved = statistics.mean((1 - runs[kind].work / runs["nothing frozen"].work) * 100 for runs in every)
-        print(f"  {kind:<7} work saved {saved:.1f} %: {rise(kind)}; fewer steps for the same work: {rise(f'{kind}, control')}")
+    saved = statistics.mean((1 - runs[kind].work / runs["nothing frozen"].work) * 100 for runs in every)
+    return f"{kind:<7} work saved {saved:.1f} %: {rise(kind)}; fewer steps for the same work: {rise(f'{kind}, control')}"
 
 
 if __name__ == "__main__":

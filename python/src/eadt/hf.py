@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import re
+import shutil
 import sys
 from collections.abc import Iterable
 from typing import Any, Final
 
 import transformers
 from transformers import TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from .batches import ranks_with_samples
 from .callbacks import ValidationLoss, check_options
 from .freeze import BlockFreezer, give_back
-from .passed import MethodReplacement, PassedBatches, watch_loop
-from .training import Job, quiet
+from .passed import MethodReplacement, PassedBatches, first_failure_of, note_outcomes, watch_loop
+from .training import Job, quiet, words
 
 #: The callback's entry in a checkpoint, among those of stateful callbacks. Not the name of the class: of a class with an entry the trainer
 #: may make a new callback (``restore_callback_states_from_checkpoint``), without the options of this one.
 ENTRY: Final = "eadt"
+#: The trainer's ``should_save`` where only a directive asks for a checkpoint: the trainer and other callbacks set a ``bool``.
+ASKED: Final = 1
+#: What the trainer writes last into the folder of a checkpoint, before it removes older ones.
+LAST_WRITTEN: Final = "trainer_state.json"
 
 
 class EadtCallback(TrainerCallback):  # type: ignore[misc]
@@ -48,7 +55,9 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
         self._computed_before, self._steps_before = 0.0, 0
         #: Counts the batches that are trained on, from the samples at the start on; ``None``: the trainer was not found.
         self._passed: PassedBatches | None = None
-        #: What gives frozen blocks back if the training raises between two steps.
+        #: Whether a checkpoint that only a directive asks for cannot end the training, and whether the newest one was not written.
+        self._are_saves_guarded = self._is_save_lost = False
+        #: What gives frozen blocks back if the training raises between two steps, and guards the saves.
         self._guards: list[MethodReplacement] = []
         self._samples_at_start = 0.0
         #: Steps that the gradient scaler skipped; ``None``: there is no scaler.
@@ -76,6 +85,8 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
         self._skips = None if scaler is None else 0
         self.job = Job(model, optimizer, freezer=freezer, **{"scaler": scaler, **self._options})
         self.job.precision_refusal = "transformers fixes its precision at the start: restart with another one in TrainingArguments"
+        if _saves_weights_alone(args):
+            self.job.checkpoint_refusal = "no training goes on from weights alone: leave out save_only_model=True of TrainingArguments"
         self._is_training = True
         self._learn_batch(args, state, kwargs.get("train_dataloader"))
         self._go_on(args, state)
@@ -107,6 +118,42 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
                 of_rank = self._loaded * self._at_once // _data_ranks(args) if self._is_loaded_known else None
                 self._passed = PassedBatches(trainer, getattr(model, "main_input_name", None), of_rank, self._on_error)
                 self._guards = watch_loop(trainer, self._on_error)
+                self._guards.append(MethodReplacement(trainer.callback_handler, "on_save", lambda call: self._make_on_save(trainer, call)))
+                self._guards.append(MethodReplacement(trainer, "_save_checkpoint", lambda save: self._make_save(trainer, save)))
+                self._are_saves_guarded = True
+
+    def _make_save(self, trainer: Any, save: Any) -> Any:
+        """Returns what the trainer calls to write a checkpoint: where only a directive asks for it, a failure refuses the directive."""
+
+        def save_checkpoint(*arguments: Any, **options: Any) -> Any:
+            job, self._is_save_lost = self.job, False
+            if job is None or not job.checkpoint_due() or type(trainer.control.should_save) is not int:
+                return save(*arguments, **options)
+            # It is written into the checkpoint.
+            trainer.control.should_save = True
+            folder = _checkpoint_folder(trainer, arguments, options)
+            is_new = folder is not None and not os.path.exists(folder)
+            failure = job.first_failure(lambda: _write_checkpoint(trainer, lambda: save(*arguments, **options)))
+            if failure is not None:
+                self._is_save_lost = True
+                # With a part of it alone, the trainer would go on from none.
+                if folder is not None and is_new and trainer.args.should_save and not os.path.exists(os.path.join(folder, LAST_WRITTEN)):
+                    shutil.rmtree(folder, ignore_errors=True)
+                job.checkpoint_failed(failure)
+            return None
+
+        return save_checkpoint
+
+    def _make_on_save(self, trainer: Any, call: Any) -> Any:
+        def on_save(*arguments: Any, **options: Any) -> Any:
+            is_lost, self._is_save_lost = self._is_save_lost, False
+            if not is_lost:
+                return call(*arguments, **options)
+            # No callback is given a checkpoint that is not there.
+            trainer.control.should_save = False
+            return trainer.control
+
+        return on_save
 
     @quiet
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
@@ -138,8 +185,10 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
             self._skips += bool(getattr(kwargs.get("optimizer"), "step_was_skipped", False))
             fields["overflow_skips_total"] = self._skips
         job.step(rank_samples, **fields)
-        if job.checkpoint_due():
-            control.should_save = True
+        if job.checkpoint_due() and self._are_saves_guarded:
+            control.should_save = control.should_save or ASKED
+        elif job.checkpoint_due():
+            job.checkpoint_failed("the trainer writes checkpoints in a way that is not known")
         return control
 
     def _go_on(self, args: Any, state: Any) -> None:
@@ -215,7 +264,11 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
 
     @quiet
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.job is not None and self._is_training:
+        if self.job is None or not self._is_training:
+            return
+        if _saves_weights_alone(args):
+            self.job.take_up_due()
+        else:
             self.job.checkpointed()
 
     @quiet
@@ -225,6 +278,7 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
     def _end(self) -> None:
         passed, self._passed = self._passed, None
         guards, self._guards = self._guards, []
+        self._are_saves_guarded = False
         if passed is not None:
             passed.close()
         for guard in guards:
@@ -251,6 +305,47 @@ def _trainer_of(state: Any) -> Any:
             return caller
         frame = frame.f_back  # type: ignore[assignment]
     return None
+
+
+def _saves_weights_alone(args: Any) -> bool:
+    return bool(getattr(args, "save_only_model", False))
+
+
+def _checkpoint_folder(trainer: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> str | None:
+    """Returns where ``_save_checkpoint(model, trial)`` writes; ``None``: a trainer of another kind writes elsewhere."""
+    try:
+        trial = options["trial"] if "trial" in options else arguments[1]
+        return os.path.join(trainer._get_output_dir(trial=trial), f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}")
+    except Exception:
+        return None
+
+
+def _write_checkpoint(trainer: Any, save: Any) -> str | None:
+    """Writes a checkpoint; returns why that failed. A rank that cannot write the weights comes all the same to where the others wait.
+
+    Ranks that write together (FSDP, DeepSpeed) may wait inside for one that fails.
+    """
+    outcomes: list[str | None] = []
+
+    def make(save_state: Any) -> Any:
+        def save_unless_failed(*arguments: Any, **options: Any) -> None:
+            failure = first_failure_of(outcomes)
+            if failure is not None:
+                # Older checkpoints are removed after it.
+                raise OSError(failure)
+            save_state(*arguments, **options)
+
+        return save_unless_failed
+
+    replaced = [note_outcomes(trainer, "save_model", outcomes), MethodReplacement(trainer.state, "save_to_json", make)]
+    try:
+        save()
+    except Exception as error:
+        outcomes.append(words(error))
+    finally:
+        for one in replaced:
+            one.close()
+    return first_failure_of(outcomes)
 
 
 def _keep(state: Any, samples: float) -> None:

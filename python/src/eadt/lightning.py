@@ -8,14 +8,14 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, GradientAccumulationScheduler
 
 from .batches import batch_size
 from .callbacks import ValidationLoss, check_options
 from .directives import rank_and_world
 from .freeze import BlockFreezer, give_back, owner_of
-from .passed import MethodReplacement
-from .training import Job, quiet
+from .passed import MethodReplacement, first_failure_of, note_outcomes
+from .training import Job, quiet, words
 
 #: Names by which modules usually log the loss on data that they do not train on.
 VALIDATION_LOSSES: Final = (
@@ -311,30 +311,19 @@ def _write_checkpoint(trainer: Any, path: str) -> str | None:
 
     Strategies whose ranks write together (FSDP, DeepSpeed) may wait inside for one that fails.
     """
-    failures: list[str] = []
-    reached: list[bool] = []
-
-    def make(save: Any) -> Any:
-        def save_or_note(*arguments: Any, **options: Any) -> None:
-            reached.append(True)
-            try:
-                save(*arguments, **options)
-            except Exception as error:
-                failures.append(str(error) or type(error).__name__)
-
-        return save_or_note
-
-    replaced = MethodReplacement(trainer.strategy, "save_checkpoint", make)
+    outcomes: list[str | None] = []
+    replaced = note_outcomes(trainer.strategy, "save_checkpoint", outcomes)
     try:
         trainer.save_checkpoint(path)
     except Exception as error:
         # What it keeps could not be collected, for instance by the module's own `on_save_checkpoint`.
-        failures.append(str(error) or type(error).__name__)
-        if not reached:
+        is_reached = bool(outcomes)
+        outcomes.append(words(error))
+        if not is_reached:
             trainer.strategy.barrier("Trainer.save_checkpoint")
     finally:
         replaced.close()
-    return failures[0] if failures else None
+    return first_failure_of(outcomes)
 
 
 def _usual_loss(names: Iterable[str]) -> str | None:
@@ -350,6 +339,13 @@ def _expected_steps(trainer: Any, module: Any) -> float | None:
         return None
     try:
         steps = float(trainer.estimated_stepping_batches)
+        schedules = [one for one in trainer.callbacks if isinstance(one, GradientAccumulationScheduler)]
+        if schedules and trainer.max_epochs != -1 and math.isfinite(trainer.num_training_batches):
+            # The trainer takes the accumulation of now for all epochs.
+            accumulations = map(schedules[-1].get_accumulate_grad_batches, range(trainer.max_epochs))
+            steps = float(sum(math.ceil(trainer.num_training_batches / count) for count in accumulations))
+            if trainer.max_steps != -1:
+                steps = min(steps, float(trainer.max_steps))
     except Exception:
         return None
     return steps if math.isfinite(steps) and steps > 0 else None

@@ -1,7 +1,7 @@
 """Replaces methods of a trainer while it trains, in its own process.
 
 Of Hugging Face's, the batches that it trains on are counted: a loader's batch size is not that of each batch. And it is noticed that a
-training raises, for which callbacks have no event.
+training raises, for which callbacks have no event. A checkpoint that only a directive asks for does not end it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from .batches import batch_size
+from .training import words
 
 #: What the loop of a trainer calls between steps, and nothing else does: loading batches, logging, evaluating and saving.
 BETWEEN_STEPS: Final = ("get_batch_samples", "_maybe_log_save_evaluate")
@@ -47,6 +48,28 @@ class MethodReplacement:
             setattr(self._owner, self._name, self._method)
         else:
             delattr(self._owner, self._name)
+
+
+def note_outcomes(owner: Any, name: str, outcomes: list[str | None]) -> MethodReplacement:
+    """Has each call of a method add why it failed, or ``None``, instead of raising."""
+
+    def make(method: Any) -> Any:
+        def call_and_note(*arguments: Any, **options: Any) -> None:
+            try:
+                method(*arguments, **options)
+            except Exception as error:
+                outcomes.append(words(error))
+            else:
+                outcomes.append(None)
+
+        return call_and_note
+
+    return MethodReplacement(owner, name, make)
+
+
+def first_failure_of(outcomes: list[str | None]) -> str | None:
+    """Returns the first of them that is a failure."""
+    return next((failure for failure in outcomes if failure is not None), None)
 
 
 def watch_loop(trainer: Any, on_error: Callable[[], None]) -> list[MethodReplacement]:

@@ -139,6 +139,8 @@ class Job:
         self._freezer = freezer
         #: Why precision is not changed, where a framework owns it.
         self.precision_refusal: str | None = None
+        #: Why a framework writes no checkpoint from which a training goes on.
+        self.checkpoint_refusal: str | None = None
         if model is not None:
             try:
                 self._attach(model, optimizer, layers, precision)
@@ -218,7 +220,7 @@ class Job:
 
     def live_knobs(self) -> list[str]:
         """Returns what this job changes without a restart."""
-        knobs = ["checkpoint_now"]
+        knobs = ["checkpoint_now"] if self.checkpoint_refusal is None else []
         if self._freezer is not None and self._freezer.blocks:
             knobs.append("frozen_prefix_layers")
         if self._autocast is not None and self._autocast.is_used and self.precision_refusal is None:
@@ -412,7 +414,7 @@ class Job:
         try:
             failure = act()
         except Exception as error:
-            failure = _words(error)
+            failure = words(error)
         return first_refusal(gather(failure, self._device))
 
     def evaluated(self, validation_loss: Any, **fields: Any) -> None:
@@ -430,13 +432,17 @@ class Job:
 
     def checkpointed(self) -> None:
         """Reports that a checkpoint is complete, and takes up what was asked. A collective: call it on every rank."""
+        self.take_up_due()
+        self.mark_checkpoint()
+
+    def take_up_due(self) -> None:
+        """Takes up what waits for a checkpoint, without reporting one. A collective: call it on every rank."""
         self._report_counted()
         self._agree()
         directive = self._pending
         if directive is not None and self.checkpoint_due() and self._closed_at != self.steps_total:
             self._pending = None
             self._take_up(directive)
-        self.mark_checkpoint()
 
     def mark_checkpoint(self) -> None:
         """Reports that a checkpoint is complete, at which nothing is taken up. No collective."""
@@ -719,6 +725,9 @@ class Job:
 
     def _refusal(self, directive: Directive) -> str | None:
         layers, precision = directive.frozen_prefix_layers, directive.precision
+        if self.checkpoint_refusal is not None and self._needs_checkpoint(directive) and self._is_in_force(directive):
+            # It asks for a checkpoint alone: another change may be taken up without one.
+            return self.checkpoint_refusal
         is_changed = precision is not None and precision != self.effective_precision
         ranks = lonely_ranks() if is_changed or (layers is not None and layers not in (0, self.frozen_layers)) else None
         if ranks is not None:
@@ -877,7 +886,7 @@ def quiet(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return method(self, *arguments, **options)
         except Exception as error:
-            text = f"{method.__name__}: {_words(error)}"
+            text = f"{method.__name__}: {words(error)}"
             if self.job is not None:
                 self.job.client.note_failure(text)
             else:
@@ -937,7 +946,7 @@ def _difference(fronts: list[Any]) -> str | None:
     return f"other weights lead to the blocks on rank {rank} than on rank 0, and ranks would train them in different ways"
 
 
-def _words(error: BaseException) -> str:
+def words(error: BaseException) -> str:
     """Returns what an error reads, or its kind if it reads nothing."""
     return str(error) or type(error).__name__
 

@@ -5,6 +5,8 @@ All of them run in one process, as ``python -m`` runs them: importing PyTorch an
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -17,6 +19,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
+from benches import quality
 from examples import plain
 
 from tests.servers import RealCollector
@@ -110,6 +113,28 @@ class TestPlain(unittest.TestCase):
                 moments = {int(state["step"]) for state in saved["optimizer"]["state"].values()}
                 kept.append((saved["steps"], saved["samples"], moments))
         self.assertEqual(kept, [(2, 16.0, {2}), (3, 24.0, {3}), (3, 24.0, {3})])
+
+
+class TestImage(unittest.TestCase):
+    def test_its_user_may_write_where_its_command_writes_checkpoints(self) -> None:
+        lines = Path(__file__).resolve().parents[3].joinpath("deploy/examples/training.Dockerfile").read_text().splitlines()
+        [command] = [json.loads(line.removeprefix("CMD ")) for line in lines if line.startswith("CMD ")]
+        [user] = [line.removeprefix("USER ").split(":") for line in lines if line.startswith("USER ")]
+        folder = command[command.index("--folder") + 1]
+        self.assertIn(f"RUN install -d -o {user[0]} -g {user[1]} {folder}", lines)
+
+
+class TestQuality(unittest.TestCase):
+    def test_the_bench_counts_the_work_of_frozen_blocks_and_of_the_rule_itself(self) -> None:
+        with mock.patch.object(quality, "EVALUATION_BATCHES", 1), contextlib.redirect_stdout(io.StringIO()):
+            runs = quality.runs_of_seed(0, 8)
+        work, full = quality.count_work(), runs["nothing frozen"].work
+        self.assertEqual(full, 8 * work.steps[0])
+        self.assertEqual(runs["linear"].work, 2 * sum(work.steps))
+        # It measures in each of so few steps, and freezes nothing yet.
+        self.assertEqual((runs["rule"].work, runs["rule"].frozen_at), (full + 8 * work.measurement, []))
+        self.assertTrue(work.steps[0] / 4 < work.measurement < work.steps[0] / 2)
+        self.assertRegex(quality.row_of("linear", [runs]), "work saved 16.5 %: .* fewer steps for the same work: ")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import torch.distributed as distributed
 from accelerate import Accelerator
 from accelerate.parallelism_config import ParallelismConfig
 from accelerate.state import AcceleratorState
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
 from lightning.pytorch.strategies import ModelParallelStrategy, SingleDeviceStrategy
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import BatchEncoding
@@ -285,6 +285,15 @@ class TestLightning(Frameworks):
         self.assertEqual((left[0], left[-1], left), (10, 0, sorted(left, reverse=True)))
         samples = [event["samples_total"] for event in self.server.events if "samples_total" in event]
         self.assertEqual((samples[0], samples), (160, sorted(samples)))
+
+    def test_the_steps_left_are_those_of_each_epochs_accumulation(self) -> None:
+        for limit, expected in ({}, 6 + 2 + 2), ({"max_steps": 7}, 7):
+            with self.subTest(limit), tempfile.TemporaryDirectory() as folder:
+                self.server.events.clear()
+                schedule = GradientAccumulationScheduler({1: 3, 2: 5})
+                self.trainer(schedule, max_epochs=3, default_root_dir=folder, **limit).fit(Lit(), self.loader(6))
+                left = [event["steps_remaining"] for event in self.server.events if "steps_remaining" in event]
+                self.assertEqual((left[0], left[-1], self.server.events[-1]["steps_total"]), (expected, 0, expected))
 
     def test_steps_of_modules_that_step_themselves_go_on_from_a_checkpoint(self) -> None:
         for kind in (Alternating, Twice):

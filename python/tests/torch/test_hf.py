@@ -355,6 +355,68 @@ class TestTrainer(unittest.TestCase):
         acknowledged = [event for event in self.server.events if event.get("decision_id") == "d-1"]
         self.assertEqual(acknowledged[-1]["frozen_prefix_layers"], 2)
 
+    def ask(self, **body: object) -> None:
+        directive = {"decision_id": "d-1", **body}
+        self.server.answer = {"directives": [{"workload": "n/a", "revision": 1, "directive": directive}]}
+
+    def test_a_checkpoint_for_a_directive_that_cannot_be_written_is_refused_and_training_goes_on(self) -> None:
+        full = OSError("no space left")
+
+        class Reads(TrainerCallback):
+            """As W&B does with a checkpoint."""
+
+            def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                os.listdir(os.path.join(args.output_dir, f"checkpoint-{state.global_step}"))
+
+        for asked in ({"checkpoint_now": True}, {"frozen_prefix_layers": 2}):
+            # The trainer removes older checkpoints after the last part.
+            for part in ("save_model", "_save_rng_state"):
+                with self.subTest(asked=asked, part=part):
+                    self.ask(**asked)
+                    whole = Path(self.folder, "checkpoint-1")
+                    whole.mkdir(exist_ok=True)
+                    trainer = self.trainer(small(), 20, callbacks=[Waits(self), Reads()], save_total_limit=1)
+                    setattr(trainer, part, mock.Mock(side_effect=full))
+                    trainer.train()
+                    self.assertEqual((trainer.state.global_step, self.callback.job.frozen_layers), (20, 0))
+                    self.assertEqual(self.callback.job.answers, [("d-1", "no checkpoint was written: no space left")])
+                    self.assertEqual([path.name for path in Path(self.folder).glob("checkpoint-*")], [whole.name])
+                    self.assertFalse([event for event in self.server.events if "checkpoint_time" in event])
+                    self.assertEqual({"_save_checkpoint", "save_to_json"} & {*vars(trainer), *vars(trainer.state)}, set())
+
+    def test_a_checkpoint_of_the_trainers_own_that_cannot_be_written_raises_as_without_the_callback(self) -> None:
+        trainer = self.trainer(small(), 4, save_strategy="steps", save_steps=2)
+        trainer._save_rng_state = mock.Mock(side_effect=OSError("no space left"))  # type: ignore[method-assign]
+        with self.assertRaisesRegex(OSError, "no space left"):
+            trainer.train()
+
+    def test_weights_alone_are_no_checkpoint_but_a_freeze_is_taken_up_with_them(self) -> None:
+        refused = "no training goes on from weights alone: leave out save_only_model=True of TrainingArguments"
+        for asked, answer, frozen in (
+            ({"checkpoint_now": True}, refused, 0),
+            # As the actuator asks.
+            ({"frozen_prefix_layers": 2, "checkpoint_now": True}, None, 2),
+        ):
+            with self.subTest(asked=asked):
+                self.ask(**asked)
+                options = {"save_strategy": "steps", "save_steps": 10, "save_only_model": True}
+                self.trainer(small(), 30, callbacks=[Waits(self)], **options).train()
+                self.assertEqual((self.callback.job.answers, self.callback.job.frozen_layers), ([("d-1", answer)], frozen))
+                self.assertFalse([event for event in self.server.events if "checkpoint_time" in event])
+                self.assertNotIn("checkpoint_now", self.server.events[-1]["live_knobs"])
+
+    def test_a_directive_is_refused_where_the_trainer_writes_checkpoints_in_an_unknown_way(self) -> None:
+        self.ask(checkpoint_now=True)
+        arguments, state, control = TrainingArguments(output_dir=self.folder, use_cpu=True), TrainerState(max_steps=9), TrainerControl()
+        self.callback = EadtCallback(url=self.server.url, interval_seconds=0.05, agree_every=1)
+        self.callback.on_train_begin(arguments, state, control, model=small())
+        Waits(self).on_train_begin()
+        for state.global_step in (1, 2):
+            self.callback.on_step_end(arguments, state, control)
+        self.callback.on_train_end(arguments, state, control)
+        self.assertFalse(control.should_save)
+        self.assertEqual([decision for decision, refusal in self.callback.job.answers if "not known" in refusal], ["d-1"])
+
     def test_what_a_training_froze_is_in_the_optimizer_of_the_next_one_however_it_ended(self) -> None:
         case, model = self, small()
 
