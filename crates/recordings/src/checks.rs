@@ -414,7 +414,10 @@ pub(crate) fn note_wide_power_gaps(recording: &mut Recording, source: &Recording
     }
     let most = gaps.iter().copied().filter(|gap| *gap <= 2.0 * median).fold(0.0, f64::max).ceil();
     let what_to_do = if most <= MOST_POWER_GAP_SECONDS {
-        format!("to let each reading count until the next, replay with EADT_PROCESSOR__POWER_GAP_SECONDS={most}")
+        format!(
+            "if the table has rows at changes only, repeat the former value every few seconds; to count a straight line from each reading to \
+             the next, replay with EADT_PROCESSOR__POWER_GAP_SECONDS={most}"
+        )
     } else {
         format!("{MOST_POWER_GAP_SECONDS} is the most that it can be set to: record more often, or an energy counter")
     };

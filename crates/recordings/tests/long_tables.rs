@@ -195,6 +195,47 @@ fn texts_of_several_quantities_make_a_table_long() {
 }
 
 #[test]
+fn rows_of_another_quantity_by_the_name_of_the_board_are_no_power_whatever_the_unit() {
+    let mapped =
+        |unit: &str| ImportOptions { meter: Some(Meter::Wall), ..maps(&["device=metric", &format!("power_watts=value{unit}")]) };
+    let table = |names: [&str; 2]| rounds("time,metric,value", &[&format!("{},300", names[0]), &format!("{},97", names[1])]);
+    for names in [
+        ["plug_power", "plug_voltage"],
+        ["plug_power", "plug_energy"],
+        ["sensor.tasmota_energy_power", "sensor.tasmota_energy_today"],
+        ["switch 1 power", "switch 1 energy"],
+        ["ups_active_power", "ups_apparent_power"],
+        ["gpu0.power", "gpu0.temperature"],
+        ["gpu_0_power_watts", "gpu_0_utilization_percentage"],
+        ["gpu_0_power_watts", "gpu_0_memory_usage_megabytes"],
+        ["DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_GPU_TEMP"],
+        ["DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"],
+        ["power_draw", "utilization_gpu"],
+    ] {
+        for unit in ["", ":W"] {
+            let error = read(&table(names), &mapped(unit)).map(|imported| joules(&imported)).unwrap_err();
+            let expected = format!("names readings of several kinds, such as {:?} and {:?}", names[0], names[1]);
+            assert!(error.contains(&expected) && error.contains("keep the rows of power only"), "{unit}: {error}");
+        }
+    }
+    for names in [
+        ["db-server", "temp-server"],
+        ["temp-server power", "db-server power"],
+        ["Main power", "Energy meter 1"],
+        ["shelly_power", "tapo_current_consumption"],
+    ] {
+        let imported = read(&table(names), &mapped(":W")).unwrap_or_else(|error| panic!("{names:?}: {error}"));
+        assert_eq!((imported.report.boards.len(), imported.report.refused.len()), (2, 0), "{names:?}");
+    }
+    let limit = read(&table(["DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_POWER_MGMT_LIMIT"]), &mapped(":W")).unwrap();
+    near(joules(&limit), 2_700.0, "the power, and not its limit");
+    assert_eq!(limit.report.refused.iter().map(|refused| refused.lines).sum::<u64>(), 10);
+    let wide = rounds("time,plug_power,plug_voltage", &["300,230"]);
+    let error = read(&wide, &maps(&["power_watts=plug_{x}:W"])).map(|imported| joules(&imported)).unwrap_err();
+    assert!(error.contains("column \"plug_voltage\" is by its name no power, as \"power\" is"), "{error}");
+}
+
+#[test]
 fn a_comment_below_the_header_may_have_the_units() {
     let rows = |row: &str| {
         let of_second = |second: u32| format!("2025-02-03T10:00:0{second}Z{row}\n");

@@ -1058,7 +1058,8 @@ fn power_that_is_read_more_rarely_than_it_counts_is_noted_with_the_setting() {
     let notes = |text: &str, mapped: &[&str]| read(CSV, &[("t.csv", text)], &maps(mapped)).unwrap().report.notes.join("; ");
     let noted = notes(&table(10), &["power_watts=w"]);
     assert!(noted.contains("power readings are 600 s apart") && noted.contains("processor.power_gap_seconds, 120 by"), "{noted}");
-    assert!(noted.ends_with("replay with EADT_PROCESSOR__POWER_GAP_SECONDS=600"), "{noted}");
+    let way = "to count a straight line from each reading to the next, replay with EADT_PROCESSOR__POWER_GAP_SECONDS=600";
+    assert!(noted.ends_with(way) && noted.contains("repeat the former value"), "{noted}");
     assert_eq!(notes(&table(2), &["power_watts=w"]), "");
     assert!(notes(&table(2000), &["power_watts=w"]).contains("86400 is the most"));
     let counter = table(10).replace("time,w", "time,e").replace(",300", ",5000");

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 
 use eadt_schemas::v1::Meter;
 
-use super::names_a_sum;
 use super::nested_meters::{MeterIndex, MeterName};
 use super::rails::{BoardPart, SuperchipIndex, SuperchipName, SuperchipPart, board_part, choose_numbers, settle_modules_of_gpus};
+use super::{LIMIT_WORDS, names_a_sum, names_power};
 use crate::error::quote;
 use crate::sum_of_devices::WORD_BEFORE_TOTALS;
 use crate::words::{ELECTRICAL_WORDS, TOTAL_WORDS, word_places};
@@ -61,6 +61,7 @@ pub(crate) fn find_misnamed_boards(names: &[&str], meter: Meter) -> Vec<Misnamed
     let counts_modules = counts_machines || device.is_some_and(BoardName::is_module);
     let whole = find_whole(&names, meter, false);
     let whole_of_parts = find_whole(&names, meter, true);
+    let power = names.iter().find(|name| names_power(name.text) == Some(true) && !name.is_limit());
     let at = |place: Option<usize>| place.map(|place| &names[place]);
     let misnamed = |(place, name): (usize, &BoardName)| {
         let same_board = at(index.find_figure(place, name).or_else(|| index.find_input_of_total(name)));
@@ -89,7 +90,10 @@ pub(crate) fn find_misnamed_boards(names: &[&str], meter: Meter) -> Vec<Misnamed
             (None, None, None, Some(other)) => {
                 format!("by its name the output of what {} is the input of", quote(other.text))
             }
-            (None, None, None, None) => return None,
+            (None, None, None, None) => {
+                let power = power.filter(|_| name.is_limit())?;
+                format!("by its name a limit, and no power as {} is", quote(power.text))
+            }
         };
         Some(MisnamedBoard { index: place, problem })
     };
@@ -253,6 +257,12 @@ impl<'n> BoardName<'n> {
 
     fn has_word(&self, list: &[&str]) -> bool {
         self.words.iter().any(|word| list.contains(&word.as_str()))
+    }
+
+    /// Returns whether it is of a limit of power: `POWER_MGMT_LIMIT`, `power_limit_watts`.
+    fn is_limit(&self) -> bool {
+        let last = self.words.iter().rfind(|word| !is_electrical(word));
+        last.is_some_and(|word| LIMIT_WORDS.contains(&word.as_str())) && names_power(self.text) == Some(true)
     }
 
     /// Returns the numbers of a name, each once.
@@ -496,6 +506,9 @@ mod tests {
             (&["gpu0", "gpu1"][..], Meter::Gpu, &[][..]),
             (&["gpu0", "gpu0_max", "gpu0_min"], Meter::Gpu, &[1, 2]),
             (&["0_power", "0_power_limit", "1_power"], Meter::Gpu, &[1]),
+            (&["DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_POWER_MGMT_LIMIT"], Meter::Gpu, &[1]),
+            (&["enforced_power_limit_watts", "power_draw_watts", "power_limit"], Meter::Gpu, &[0, 2]),
+            (&["power (cap 250)", "power (cap 300)"], Meter::Gpu, &[]),
             (&["0.powerWatts", "0.powerWatts__MAX", "process.0.powerWatts"], Meter::Gpu, &[1, 2]),
             (&["gpu0", "process.0"], Meter::Gpu, &[1]),
             (&["gpu0 p95", "gpu0", "gpu0 p50", "gpu1"], Meter::Gpu, &[0, 2]),

@@ -58,8 +58,8 @@ use crate::row_times::RowTimes;
 use crate::rows::{CUT, CUT_REMEDY};
 use crate::sum_of_devices::{SHORT_TOTAL_WORD, WORD_BEFORE_TOTALS};
 use crate::table::{HeaderCriteria, HeaderRow, RowCells, TableReader};
-use crate::units::{Dimension, Unit, ambiguous_unit, is_unit_of_others, word_places};
-use crate::words::TOTAL_WORDS;
+use crate::units::{Dimension, Unit, ambiguous_unit, is_unit_of_others, word_places, worded_unit};
+use crate::words::{ELECTRICAL_WORDS, TOTAL_WORDS, lowercase_words};
 use crate::{ImportError, ImportOptions, ReadingField};
 
 /// Fields for amounts that one row adds to a counter.
@@ -207,7 +207,7 @@ const ONE_UNIT: &str = "correct the one that is wrong: nothing shows which";
 const POWER_WORDS: [&str; 6] = ["power", "powerwatts", "pwr", "watt", "watts", "draw"];
 const SHARE_WORDS: [&str; 7] = ["percent", "percentage", "pct", "ratio", "util", "utilisation", "utilization"];
 const LIMIT_WORDS: [&str; 4] = ["cap", "limit", "rated", "tdp"];
-const OTHER_WORDS: [&str; 34] = [
+const OTHER_WORDS: [&str; 36] = [
     "accuracy",
     "amp",
     "amperes",
@@ -227,8 +227,10 @@ const OTHER_WORDS: [&str; 34] = [
     "fan",
     "freq",
     "frequency",
+    "gigabytes",
     "latency",
     "loss",
+    "megabytes",
     "memory",
     "mhz",
     "price",
@@ -282,14 +284,49 @@ fn names_another_reading(text: &str) -> bool {
     names_power(text) == Some(false) && (is_share_or_other() || OTHER_WORDS.iter().any(is_other))
 }
 
+/// Returns whether a name names another quantity than power, and has no unit of power.
+fn names_no_power(name: &str) -> bool {
+    worded_unit(name, Dimension::Power).is_none() && names_another_reading(name)
+}
+
+/// A word that names of power may have, too: `current consumption`.
+const OPEN_WORDS: [&str; 1] = ["consumption"];
+
+/// Words of energy in a text that names the kind of a reading.
+const KINDS_OF_ENERGY: [&str; 4] = ["energy", "joules", "kwh", "wh"];
+/// Words beside those of power and energy that do not show what is measured.
+const WORDS_BESIDE_ENERGY: [&str; 10] =
+    ["active", "counter", "daily", "month", "monthly", "today", "week", "weekly", "year", "yesterday"];
+
+/// Returns whether a name names energy, and no power.
+fn names_energy(name: &str) -> bool {
+    has_word(name, &KINDS_OF_ENERGY) && names_power(name) != Some(true) && worded_unit(name, Dimension::Power).is_none()
+}
+
+/// Returns the words of what a name of power or energy is of: `plug` of `plug_power` and of `plug_energy_today`.
+fn words_of_measured(name: &str) -> Vec<String> {
+    let lists = [&ELECTRICAL_WORDS[..], &TOTAL_WORDS, &KINDS_OF_ENERGY, &WORDS_BESIDE_ENERGY];
+    let is_silent = |word: &str| lists.iter().any(|list| list.contains(&word));
+    let parts = name.split(|c: char| !c.is_alphanumeric()).filter(|part| !is_silent(&part.to_lowercase()));
+    parts.flat_map(lowercase_words).filter(|word| !is_silent(word)).collect()
+}
+
 /// Finds, among names that are mapped as power, one that names another quantity: its place, and a name that does name a power.
-/// `None` if all may name a power.
-fn find_mixed_reading<'n>(names: &[&'n str]) -> Option<(usize, Option<&'n str>)> {
-    let named = || names.iter().enumerate().filter_map(|(index, name)| Some((index, *name, names_power(name)?)));
-    let power = named().filter(|(_, _, is_power)| *is_power).map(|(_, name, _)| name).min();
-    let is_misread = |name: &str, is_power: bool| !is_power && (power.is_some() || names_share_of_power(name));
-    let other = named().filter(|(_, name, is_power)| is_misread(name, *is_power)).min_by_key(|(_, name, _)| *name);
-    other.map(|(index, ..)| (index, power))
+/// `None` if all may name a power. Energy is another quantity beside the power of the same thing. If the map has a unit
+/// (`has_unit`), only words that are never of power count, and only beside a name of power.
+fn find_mixed_reading<'n>(names: &[&'n str], has_unit: bool) -> Option<(usize, Option<&'n str>)> {
+    let of_power = || names.iter().copied().filter(|name| names_power(name) == Some(true));
+    let power = of_power().min();
+    let measured: BTreeSet<Vec<String>> = of_power().map(words_of_measured).collect();
+    let is_clear = |name: &str| !has_unit || names_no_power(name) && !has_word(name, &OPEN_WORDS);
+    let is_other = |name: &str| match (names_power(name), power) {
+        (Some(true), _) => false,
+        (Some(false), None) => !has_unit && names_share_of_power(name),
+        (Some(false), Some(_)) if is_clear(name) => true,
+        _ => names_energy(name) && measured.contains(&words_of_measured(name)),
+    };
+    let other = names.iter().enumerate().filter(|(_, name)| is_other(name)).min_by_key(|(_, name)| **name);
+    other.map(|(index, _)| (index, power))
 }
 
 /// Returns whether a text, such as `power_limit_W`, names a limit of power.
@@ -493,8 +530,6 @@ impl ReadingKinds {
 
 /// A column with more texts names no kinds of readings.
 const MOST_KINDS: usize = 64;
-/// Words of energy in a text that names the kind of a reading.
-const KINDS_OF_ENERGY: [&str; 4] = ["energy", "joules", "kwh", "wh"];
 
 /// Returns whether a text names power (true) or another reading, such as a limit of it; `None` if it names none.
 fn kind_of_reading(text: &str) -> Option<bool> {
@@ -1414,14 +1449,16 @@ impl TableSources {
 
     /// Returns an error if the column of boards names readings of power and others: what is no power would count as some.
     fn refuse_mixed_readings(&self, recording: &Recording) -> Result<(), ImportError> {
-        // A unit in the map states that every row of the column is power.
-        let is_power_mapped = [ReadingField::PowerWatts, ReadingField::PowerAverageWatts]
-            .iter()
-            .any(|field| recording.columns.contains_key(field) && !recording.explicit_units.contains_key(field));
+        let of_power = [ReadingField::PowerWatts, ReadingField::PowerAverageWatts];
+        let is_power_mapped = of_power.iter().any(|field| recording.columns.contains_key(field));
+        // A unit in the map states in what power is, and not that rows with the name of another quantity are power.
+        let has_unit =
+            of_power.iter().all(|field| !recording.columns.contains_key(field) || recording.explicit_units.contains_key(field));
         let named: Vec<&(String, SourceId)> =
             self.named.values().flatten().filter(|(_, source)| self.read.contains(source)).collect();
         let names: Vec<&str> = named.iter().map(|(name, _)| name.as_str()).collect();
-        let Some((other, power)) = find_mixed_reading(&names).filter(|_| is_power_mapped) else { return Ok(()) };
+        let found = if is_power_mapped { find_mixed_reading(&names, has_unit) } else { None };
+        let Some((other, power)) = found else { return Ok(()) };
         let Some(reading) = recording.sources[named[other].1].readings.first() else { return Ok(()) };
         let other = names[other];
         let problem = match power {
@@ -1430,7 +1467,8 @@ impl TableSources {
             }
             None => format!("the column of the boards names a share of the power: {}", quote(other)),
         };
-        let remedy = "keep the rows of power only, or write each kind of reading into a column of its own";
+        let remedy = "keep the rows of power only, or write each kind of reading into a column of its own; if all are power, name the \
+                      boards otherwise";
         Err(recording.error(reading.file as usize, u64::from(reading.line), problem, remedy))
     }
 

@@ -16,7 +16,7 @@ use crate::csv_table::steps::LengthColumn;
 use crate::csv_table::time_columns::{TimeColumnProbe, TimeParts};
 use crate::csv_table::{
     STEPS, SUMMED_PROGRESS, TIME_NAMES, find_misnamed_boards, find_mixed_reading, has_word, may_count_ticks, names_a_sum,
-    names_another_reading, names_limit, names_other_power, names_power, names_power_at_a_limit,
+    names_another_reading, names_limit, names_no_power, names_other_power, names_power, names_power_at_a_limit,
 };
 use crate::error::quote;
 use crate::identity::{IdColumns, names_a_rank, names_boards};
@@ -461,7 +461,7 @@ impl TableMapping {
         let is_free = |index: usize| [self.device, self.node, self.time].iter().all(|used| *used != Some(index));
         let kinds = texts.iter().enumerate().filter(|(index, _)| is_free(*index)).find_map(|(index, texts)| {
             let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-            let (other, power) = find_mixed_reading(&texts)?;
+            let (other, power) = find_mixed_reading(&texts, false)?;
             Some(format!(
                 "{} names readings of several kinds, such as {} and {}",
                 quote(&self.names[index]),
@@ -1301,8 +1301,8 @@ impl MappingBuilder<'_> {
             let problem = format!("column {} is {}", quote(&column(found.index)), found.problem);
             return Err(self.error(problem, NARROWER_PATTERN));
         }
-        let is_power = map.field.starts_with("power") && !has_unit;
-        if let Some((other, power)) = find_mixed_reading(&names).filter(|_| is_power) {
+        let is_power = map.field.starts_with("power");
+        if let Some((other, power)) = find_mixed_reading(&names, has_unit).filter(|_| is_power) {
             let than = power.map_or_else(|| "power".to_owned(), quote);
             let problem = format!("column {} is by its name no power, as {than} is", quote(&column(other)));
             return Err(self.error(problem, NARROWER_PATTERN));
@@ -1384,11 +1384,6 @@ impl MappingBuilder<'_> {
             (mapped_unit, own) => Ok(mapped_unit.or(own).or_else(|| worded_unit(&name, field.dimension()))),
         }
     }
-}
-
-/// Returns whether the name of a column names another quantity than power, and has no unit of power.
-fn names_no_power(name: &str) -> bool {
-    worded_unit(name, Dimension::Power).is_none() && names_another_reading(name)
 }
 
 /// Returns whether the name of a column names another quantity than energy.
