@@ -65,7 +65,8 @@ impl ProgressMeter {
 
     /// Returns the text of a bar of bytes, also of one that is not shown; nothing if their number is not known.
     pub fn bytes_text(&self) -> String {
-        let (done, total) = (self.0.position(), self.0.length().unwrap_or(0));
+        let total = self.0.length().unwrap_or(0);
+        let done = self.0.position().min(total);
         if total == 0 {
             return String::new();
         }

@@ -141,7 +141,7 @@ fn no_panel_is_empty_and_a_reverted_decision_raises_an_alert() {
         std::thread::sleep(Duration::from_millis(300));
     };
     let summary = alert["annotations"]["summary"].as_str().unwrap();
-    assert!(summary.contains("eadt/") && summary.contains("was taken back"), "{alert}");
+    assert!(summary.contains("eadt/") && summary.contains("was reverted"), "{alert}");
     // A busy machine may miss scrapes.
     let (asked, empty) = loop {
         let (asked, empty) = empty_panels(port);

@@ -43,7 +43,7 @@ fn the_example_of_the_documentation_reads_a_data_set() {
     let source = data.path().display().to_string();
     let (_, error, ok) =
         text(eadt(data.path(), &["dataset", "build", &source, "--out", &other.display().to_string(), "--force"]));
-    assert!(!ok && error.contains("holds thesis.tex, which is no such output"), "{error}");
+    assert!(!ok && error.contains("holds thesis.tex, which is not such an output"), "{error}");
     let nowhere = out.path().join("nowhere").display().to_string();
     let (_, error, ok) = text(eadt(data.path(), &["dataset", "build", &nowhere, "--out", &nowhere]));
     assert!(!ok && error.contains("nowhere"), "{error}");

@@ -70,7 +70,7 @@ fn the_advice_for_a_damaged_store_works_to_the_letter() {
     let copy = files(&dir);
     fs::write(dir.join("log/version"), b"what is this").unwrap();
     let message = refused(&dir);
-    assert!(message.contains("the store is damaged") && message.contains("put back a copy"), "{message}");
+    assert!(message.contains("the store is damaged") && message.contains("restore a copy"), "{message}");
     let moved = move_away(&message);
     let again = json(eadt(&dir, RUN));
     assert_eq!(windows(&again), windows(&before), "a new log begins at the beginning");

@@ -130,7 +130,7 @@ fn options_that_are_not_possible_together_are_a_usage_error_and_what_fails_is_no
             &["backtest", "--plant", "measured", "--table", "a.csv", "--html", "b.html"],
             "--html has no effect with --plant measured",
         ),
-        (&["backtest", "--plant", "measured", "--table", "a.csv", "--scenario", "default"], "--scenario means nothing"),
+        (&["backtest", "--plant", "measured", "--table", "a.csv", "--scenario", "default"], "--scenario has no effect"),
     ] {
         std::fs::write(dir.path().join("a.log"), "").unwrap();
         let err = refused(dir.path(), arguments);

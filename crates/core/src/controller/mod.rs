@@ -199,6 +199,9 @@ fn decide_hybrid(state: &mut ControllerState, window: &EfficiencyWindow, context
     {
         seek.accept_generation(workload.generation);
     }
+    if let Some(seek) = &mut state.seek {
+        seek.job_difference = training.own_difference(workload, context.training).map(|difference| difference.message());
+    }
     let decision = match standing {
         JobKnobOutcome::Decided(decision) => *decision,
         JobKnobOutcome::Idle { draft, hindrance } => {
@@ -215,6 +218,9 @@ fn decide_hybrid(state: &mut ControllerState, window: &EfficiencyWindow, context
             }
         }
     };
+    if let Some(seek) = &mut state.seek {
+        seek.job_difference = None;
+    }
     state.training = Some(training);
     decision
 }

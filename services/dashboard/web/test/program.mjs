@@ -36,6 +36,8 @@ export async function serve(words, { port = 0, cwd } = {}) {
     child.stderr.on("data", read);
     child.on("exit", (code) => failed(new Error(`${words.join(" ")} ended with ${code}: ${text}`)));
   });
+  // The page of an archive answers before the archive is read.
+  while (words[0] === "dashboard" && (await fetch(url)).status === 503) await new Promise((soon) => setTimeout(soon, 100));
   if (port !== 0 && new URL(url).port !== String(port)) throw new Error(`port ${port} is taken: ${text}`);
   const gone = new Promise((gone) => child.on("exit", gone));
   const kill = async () => {

@@ -62,6 +62,9 @@ pub(super) struct SeekState {
     trial: Option<SeekChange>,
     /// Usable windows that are still to be left out.
     warming_up: u32,
+    /// Why this window is not of the layout: the job reports other settings than it was asked for.
+    #[serde(skip)]
+    pub(super) job_difference: Option<String>,
     /// Layouts that are not tried for some time.
     barred: Vec<TabuLayout>,
     /// The layout that a roll-back restores, until a workload event shows it.
@@ -662,10 +665,10 @@ impl SeekState {
             return Err("the limit was changed in this window: the window is not used".into());
         }
         if name == ControllerName::Hybrid
-            && let Some(difference) = super::training::reported_difference(workload, context.training)
+            && let Some(difference) = self.job_difference.take()
         {
             self.warming_up = settings.warm_up_windows;
-            return Err(difference.message());
+            return Err(difference);
         }
         MeasuredWindow::of_layout(window, workload, settings.coverage_min_ratio)
     }

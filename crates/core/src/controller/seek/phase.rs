@@ -50,7 +50,7 @@ pub(super) struct JobSettings {
 impl JobSettings {
     pub fn of_layout(layout: &Layout) -> Self {
         let (precision, frozen_prefix_layers) = layout.asked_of_job();
-        Self { precision, frozen_prefix_layers }
+        Self { precision, frozen_prefix_layers: frozen_prefix_layers.filter(|layers| *layers > 0) }
     }
 
     fn is_unset(&self) -> bool {
@@ -169,9 +169,9 @@ pub(super) struct JobPhases {
     present: usize,
     /// Windows that do not fit the present phase, the last ones in a row.
     doubts: Vec<SeekObservation>,
-    /// Present settings of the job: phases with other ones cannot be the present phase.
-    #[serde(skip_serializing_if = "JobSettings::is_unset")]
-    job_settings: JobSettings,
+    /// Present settings of the job: phases with other ones cannot be the present phase. `None` in state of earlier releases.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job_settings: Option<JobSettings>,
     /// Start of the phase that a change of the job's settings went on in, if no window with the new ones has been taken in.
     #[serde(skip_serializing_if = "Option::is_none")]
     entered_before: Option<EventTime>,
@@ -218,10 +218,14 @@ impl JobPhases {
     /// Follows the settings of the job: with other ones the last phase that was measured with them is the present one, or a new
     /// phase if there is none. Returns whether they changed.
     pub fn follow_job_settings(&mut self, settings: JobSettings) -> bool {
-        if self.job_settings == settings {
+        let Some(former) = self.job_settings.replace(settings) else {
+            // What an earlier release has measured was measured with them, as far as is known.
+            self.all.iter_mut().for_each(|phase| phase.job_settings = settings);
+            return false;
+        };
+        if former == settings {
             return false;
         }
-        self.job_settings = settings;
         self.doubts.clear();
         // The job itself goes on as before: its phase has neither ended nor begun.
         let entered = self.present().map(|phase| phase.entered).or(self.entered_before.take());
@@ -272,7 +276,8 @@ impl JobPhases {
             dram_seconds_per_sample: (intensities.len() == clean.len())
                 .then(|| intensities.iter().sum::<f64>() / intensities.len() as f64),
         };
-        let candidates = self.all.iter().enumerate().filter(|(_, phase)| phase.job_settings == self.job_settings);
+        let job_settings = self.job_settings.unwrap_or_default();
+        let candidates = self.all.iter().enumerate().filter(|(_, phase)| phase.job_settings == job_settings);
         let misfits = candidates.filter_map(|(i, phase)| {
             phase
                 .distance_to(operating_point, &typical, knob, tolerance)
@@ -311,7 +316,7 @@ impl JobPhases {
             self.all.remove(least);
         }
         let entered = self.entered_before.take().unwrap_or(now);
-        let mut phase = JobPhase { entered, job_settings: self.job_settings, ..JobPhase::default() };
+        let mut phase = JobPhase { entered, job_settings: self.job_settings.unwrap_or_default(), ..JobPhase::default() };
         for observation in observations {
             phase.add(operating_point, observation);
         }
@@ -414,6 +419,7 @@ mod tests {
         let frozen = JobSettings { precision: None, frozen_prefix_layers: Some(1) };
         let mut job = Job::new();
         job.observe_times(10, 100.0);
+        assert!(!job.phases.follow_job_settings(JobSettings::default()), "as the state of an earlier release");
         assert!(job.phases.follow_job_settings(frozen) && !job.phases.follow_job_settings(frozen));
         // Within the tolerance, and yet of other work.
         assert_eq!(job.observe_times(2, 104.0), [PhaseMatch::New, PhaseMatch::Same]);

@@ -212,7 +212,7 @@ impl ReportedDifference {
 
 /// Returns the setting of which the job reports another value than the layout in force has. The figures of such a window are not
 /// those of the layout.
-pub(super) fn reported_difference(workload: &Workload, report: Option<&TrainingReport>) -> Option<ReportedDifference> {
+fn reported_difference(workload: &Workload, report: Option<&TrainingReport>) -> Option<ReportedDifference> {
     let report = report.filter(|_| is_bounded(workload))?;
     let (precision, layers) = workload.layout.asked_of_job();
     if let (Some(requested), Some(reported)) = (layers, report.frozen_prefix_layers)
@@ -303,7 +303,14 @@ impl JobKnobState {
         let measured = self.usable_window(window, workload, context);
         if let Some((knob, to, freezes, why)) = self.lasting_difference(window, workload, context) {
             self.set_tabu(knob, now.plus_seconds(settings.tabu_seconds), &why);
-            let concerns = self.trial.take().map(|trial| trial.change.id).or_else(|| self.last_id.clone());
+            let (trial, mut to, mut why) = (self.trial.take(), to, why);
+            self.kept.take_if(|kept| kept.knob == knob);
+            if let Some(tried) = trial.as_ref().filter(|trial| knob == JobKnob::Layers && trial.change.knob == JobKnob::Precision)
+            {
+                to.precision = tried.change.from.precision;
+                why.push_str("; the precision under trial is reverted with them");
+            }
+            let concerns = trial.map(|trial| trial.change.id).or_else(|| self.last_id.clone());
             let draft = draft.with_validation(ChangeValidation::Failed, &concerns.unwrap_or_default());
             return JobKnobOutcome::Decided(Box::new(self.revert(knob, &to, freezes, why, workload, draft)));
         }
@@ -632,7 +639,7 @@ impl JobKnobState {
         context: &ControllerContext<'_>,
     ) -> Result<MeasuredWindow, String> {
         let settings = context.settings;
-        let difference = reported_difference(workload, context.training);
+        let difference = self.own_difference(workload, context.training);
         if window.restarted || difference.is_some() {
             self.recent.reset(settings.warm_up_windows);
             if let Some(trial) = &mut self.trial {
@@ -641,6 +648,21 @@ impl JobKnobState {
         }
         let measured = MeasuredWindow::of_layout(window, workload, settings.coverage_min_ratio);
         difference.map_or(measured, |difference| Err(difference.message()))
+    }
+
+    /// Returns the change of precision that is tried, or was kept last.
+    fn precision_change(&self) -> Option<&JobChange> {
+        let change = self.trial.as_ref().map(|trial| &trial.change).or(self.kept.as_ref());
+        change.filter(|change| change.knob == JobKnob::Precision)
+    }
+
+    /// Returns the setting that the job was asked for by a change of this controller, and of which it reports another value. The
+    /// layout that a job began with may name what it reports otherwise.
+    pub(super) fn own_difference(&self, workload: &Workload, report: Option<&TrainingReport>) -> Option<ReportedDifference> {
+        reported_difference(workload, report).filter(|difference| match difference {
+            ReportedDifference::Layers { reported, .. } => self.layers.freezes_as_reported(&workload.layout, *reported).is_some(),
+            ReportedDifference::Precision { .. } => self.precision_change().is_some(),
+        })
     }
 
     /// Returns the knob to turn back, the layout to restore, the freezes that are left and why, if the job has reported other
@@ -654,7 +676,7 @@ impl JobKnobState {
     ) -> Option<(JobKnob, Layout, usize, String)> {
         let idle = self.proposal.is_none() && self.pending_revert.is_none();
         let asked = workload.mode == UpdateMode::Enforce && !workload.paused && workload.ready_time.is_some();
-        let Some(difference) = reported_difference(workload, context.training).filter(|_| idle && asked) else {
+        let Some(difference) = self.own_difference(workload, context.training).filter(|_| idle && asked) else {
             self.differs_since = None;
             return None;
         };
@@ -668,11 +690,12 @@ impl JobKnobState {
                 (JobKnob::Layers, to, freezes)
             }
             ReportedDifference::Precision { .. } => {
-                let change = self.trial.as_ref().map(|trial| &trial.change).or(self.kept.as_ref());
-                let change = change.filter(|change| change.knob == JobKnob::Precision)?;
-                (JobKnob::Precision, change.from.clone(), self.layers.freeze_count())
+                (JobKnob::Precision, self.precision_change()?.from.clone(), self.layers.freeze_count())
             }
         };
+        if to.asked_of_job() == workload.layout.asked_of_job() {
+            return None;
+        }
         self.differs_since = None;
         let why = format!("{}, for {seconds:.0} s: the request is withdrawn", difference.what());
         Some((knob, to, freezes, why))

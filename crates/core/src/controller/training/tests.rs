@@ -707,6 +707,17 @@ fn while_the_request_is_withdrawn_no_window_counts_and_nothing_is_reverted() {
 }
 
 #[test]
+fn settings_that_a_job_was_not_asked_for_by_a_change_do_not_keep_its_windows_from_counting() {
+    let mut job = layers();
+    // The layout is the operator's; the job names another one from the start.
+    job.bench.workload.layout.frozen_prefix_layers = Some(2);
+    job.bench.workload.layout.precision = Some(Precision::Bf16);
+    job.frozen = 0;
+    job.last_of(10);
+    assert!(!job.bench.state.training.as_ref().unwrap().recent.windows.is_empty());
+}
+
+#[test]
 fn a_kept_freeze_that_is_rolled_back_later_has_failed() {
     for reported in [true, false] {
         let mut job = layers();
